@@ -28,18 +28,25 @@ pub struct Config {
     pub dissemination: Way,
     /// The leader chooses while it works.
     pub hybrid: bool,
-    /// From this median latency on the direct way is full.
-    pub hybrid_latency: Duration,
-    /// Below that many commands per second the direct way is enough.
-    pub hybrid_throughput: u64,
-    /// How long a way is kept at least.
-    pub hybrid_hold: Duration,
+    /// When it chooses another way.
+    pub switching: Switching,
     /// The most batches disseminated and not yet executed.
     pub sadl_window: u64,
     /// To whom they go.
     pub sadl_spread: sadl::Spread,
     /// A planted bug.
     pub(super) planted: super::plant::Planted,
+}
+
+/// When the leader chooses another way of the batches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Switching {
+    /// From this median latency on the direct way is full.
+    pub latency: Duration,
+    /// Below this number of commands per second the direct way is enough.
+    pub throughput: u64,
+    /// How long a way is kept at least.
+    pub hold: Duration,
 }
 
 impl Default for Config {
@@ -55,9 +62,11 @@ impl Default for Config {
             log_memory_bytes: 64 << 20,
             dissemination: Way::Direct,
             hybrid: false,
-            hybrid_latency: Duration::from_millis(300),
-            hybrid_throughput: 100_000,
-            hybrid_hold: Duration::from_secs(10),
+            switching: Switching {
+                latency: Duration::from_millis(300),
+                throughput: 100_000,
+                hold: Duration::from_secs(10),
+            },
             sadl_window: 256,
             sadl_spread: sadl::Spread::All,
             planted: super::plant::Planted::default(),
@@ -200,15 +209,15 @@ impl Options for Config {
                     way.ok_or_else(|| format!("'{value}' is not direct, sadl or hybrid"))?;
             }
             "hybrid_latency_ms" => {
-                self.hybrid_latency =
+                self.switching.latency =
                     Duration::from_millis(number_option(value, 1, 600_000, "milliseconds")?);
             }
             "hybrid_throughput" => {
-                self.hybrid_throughput =
+                self.switching.throughput =
                     number_option(value, 1, 1_000_000_000, "commands per second")?;
             }
             "hybrid_hold_ms" => {
-                self.hybrid_hold =
+                self.switching.hold =
                     Duration::from_millis(number_option(value, 1_000, 3_600_000, "milliseconds")?);
             }
             "sadl_spread" => self.sadl_spread = sadl::Spread::parse(value)?,

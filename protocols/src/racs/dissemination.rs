@@ -16,7 +16,7 @@ use super::{
 };
 use crate::sadl::{self, Dissemination, Heads, Host, Limits, Name, News, Range, Way};
 use alloc::vec::Vec;
-use quintet_replica::{Bytes, Context, ReplicaId};
+use quintet_replica::{Bytes, CommandTime, Context, ReplicaId, parts::RequestKey};
 
 /// The most batches that a block names.
 const NAMED_MAX: u64 = 4096;
@@ -48,9 +48,62 @@ impl Racs {
         }
     }
 
+    /// The way of this replica's own requests.
+    pub(super) const fn way(&self) -> Way {
+        self.hybrid.way(&self.config)
+    }
+
     /// Whether this replica's requests go out before they are ordered.
     pub(super) fn disseminates(&self) -> bool {
         self.way() == Way::Sadl
+    }
+
+    /// The leader looks whether the other way would be the better one.
+    pub(super) fn look_at_way(&mut self, ctx: &mut Context<'_, Self>) {
+        let (own, clock) = (self.me.id(), ctx.clock().now);
+        let wants = (self.hybrid).wants_other(&self.config, own, ctx.now(), clock);
+        if let Some(lead) = self.sync.lead.as_mut().filter(|lead| wants && lead.open) {
+            ctx.mark("switch proposed");
+            lead.switch = Some(self.hybrid.other());
+        }
+    }
+
+    /// A block that changes the way is decided.
+    pub(super) fn on_switch(&mut self, way: Way, at: CommandTime, ctx: &mut Context<'_, Self>) {
+        if self.hybrid.switch(way, at, &self.config) && self.config.hybrid {
+            self.on_dissemination(ctx);
+        }
+    }
+
+    /// The way is another one: requests that wait continue that one.
+    pub(super) fn on_dissemination(&mut self, ctx: &mut Context<'_, Self>) {
+        ctx.mark("dissemination changed");
+        let waiting: Vec<(RequestKey, Bytes)> = self
+            .relay
+            .kept
+            .iter()
+            .map(|(key, batch)| (key, batch.clone()))
+            .collect();
+        if self.disseminates() {
+            self.relay.kept.pass_on_nothing();
+            for (key, batch) in waiting {
+                self.sadl.replicate(key, batch);
+            }
+            return;
+        }
+        // What has no name yet will not get one.
+        self.sadl.drop_waiting(&|_| true);
+        let knows_leader = self.sync.knows_leader();
+        match &mut self.sync.lead {
+            Some(lead) if lead.open => {
+                for (key, batch) in waiting {
+                    lead.queue.push(key, batch);
+                }
+            }
+            Some(_) => {}
+            None if knows_leader => self.relay.kept.pass_on_all(),
+            None => {}
+        }
     }
 
     /// How far the blocks up to this one have come with each member's batches.
@@ -75,7 +128,7 @@ impl Racs {
     }
 
     pub(super) fn flush_batches(&mut self, ctx: &mut Context<'_, Self>) {
-        self.sadl.measured(self.round_trip);
+        self.sadl.measured(self.timing.round_trip());
         let create = self.disseminates() && !matches!(self.mode, Mode::Recovering(_));
         self.sadl.flush(create, self.tree.root().end.next(), ctx);
     }
@@ -89,7 +142,9 @@ impl Racs {
         let end = self.tree.root().end;
         let news = self.sadl.on_message(from, message, end.next(), ctx);
         if news == News::Behind {
-            self.fetching.ask(end.next(), end, self.others, ctx);
+            self.missing
+                .state
+                .ask(end.next(), end, self.me.others(), ctx);
         }
     }
 
@@ -114,11 +169,15 @@ impl Racs {
         decided: BlockId,
         ctx: &mut Context<'_, Self>,
     ) -> Option<BlockId> {
-        if self.stalled.is_some_and(|name| self.sadl.awaits(name)) {
+        if self
+            .missing
+            .stalled
+            .is_some_and(|name| self.sadl.awaits(name))
+        {
             // It is asked for, and all else waits for it.
             return None;
         }
-        self.stalled = None;
+        self.missing.stalled = None;
         let mut ready = None;
         let mut needs: Vec<Range> = Vec::new();
         let mut scanned = 0;
@@ -134,8 +193,8 @@ impl Racs {
                 }
             }
         }
-        self.stalled = needs.first().map(|range| range.first);
-        let from = self.decided_from;
+        self.missing.stalled = needs.first().map(|range| range.first);
+        let from = self.tree.decided_from();
         self.sadl.fetch_causal(&mut needs.into_iter(), from, ctx);
         ready
     }

@@ -14,6 +14,7 @@
 
 use super::{
     Block, BlockId, Message, Racs, Summary, Why,
+    message::MESSAGE_BYTES,
     plant::Plant,
     replica::{Mode, Timer},
     tree::{Chain, Place, Root},
@@ -23,25 +24,10 @@ use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Bytes, Context, Lane, ReplicaId, Slot, parts::request_key};
 
-/// The most missing blocks that are asked for at a time, each on a branch of its own.
-const WANTED_MAX: usize = 64;
 /// About how many bytes of blocks are sent at a time, at most.
 const PAGE_BYTES: usize = 1 << 20;
 /// No more blocks are fetched when that many wait for batches.
 const AHEAD_MAX: u64 = 4096;
-/// A question's patience is doubled at most so often.
-const TRIES_MAX: u32 = 3;
-
-/// A missing block that is asked for.
-#[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct Asked {
-    /// Whom last.
-    from: ReplicaId,
-    /// The newest block on the way that has come.
-    last: BlockId,
-    /// What is decided stands upon it.
-    decided: bool,
-}
 
 impl Racs {
     /// Takes up a block; not when its parent is missing and much waits already.
@@ -52,15 +38,15 @@ impl Racs {
 
     /// What is decided is further away than what a link's loss can explain.
     fn far_behind(&self) -> bool {
-        let reached = self.reached.round.max(self.tree.root().id.round);
-        self.decided.round > reached + self.config.window as u64 * 4
+        let reached = self.tree.reached().round.max(self.tree.root().id.round);
+        self.tree.decided().round > reached + self.config.window as u64 * 4
     }
 
     /// A block is decided, says a peer.
     pub(super) fn learn(&mut self, decided: BlockId, from: ReplicaId, ctx: &mut Context<'_, Self>) {
         // What is here already can be executed while something higher is still on its way.
-        if decided.round > self.reached.round && self.tree.connected(decided) {
-            self.reached = decided;
+        if decided.round > self.tree.reached().round && self.tree.connected(decided) {
+            self.tree.reach(decided);
         }
         let root = self.tree.root().id;
         if decided.round == root.round && decided != root {
@@ -68,13 +54,14 @@ impl Racs {
                 "{decided} was decided, says {from}, and {root} of the same round here"
             ));
         }
-        if decided.round <= self.decided.round {
+        if !self.tree.learn(decided, from) {
             return;
         }
-        self.decided = decided;
-        self.decided_from = from;
         let synchronous = decided.level == 0 && !matches!(self.mode, Mode::Recovering(_));
-        if synchronous && decided.view > self.view && self.leader_of(decided.view) != self.id {
+        if synchronous
+            && decided.view > self.view.number()
+            && self.view.leader_of(decided.view) != self.me.id()
+        {
             // A quorum works in that view's synchronous mode.
             self.jump(decided.view, ctx);
         }
@@ -82,24 +69,24 @@ impl Racs {
 
     /// Executes what is decided and here. True when there was something.
     pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) -> bool {
-        let (decided, root) = (self.decided, self.tree.root().id);
+        let (decided, root) = (self.tree.decided(), self.tree.root().id);
         if decided.round <= root.round {
             return false;
         }
         if self.tree.connected(decided) {
-            self.reached = decided;
+            self.tree.reach(decided);
         } else {
             self.want_decided(ctx);
         }
-        let reached = self.reached;
+        let reached = self.tree.reached();
         if reached.round <= root.round || !self.tree.connected(reached) {
-            self.reached = root;
+            self.tree.reach(root);
             return false;
         }
-        if self.rank(reached) > self.rank(self.high) {
+        if self.tree.outranks(reached) {
             // Also while what it names is still on its way: views prune what the highest
             // block does not stand upon. A promise that names it may be next.
-            self.high = reached;
+            self.tree.set_high(reached);
             self.write(reached, Why::Held, None, ctx);
         }
         let Some(ready) = self.ready(reached, ctx) else {
@@ -110,17 +97,21 @@ impl Racs {
     }
 
     fn want_decided(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.wanted.values().any(|asked| asked.decided) {
+        if self.missing.has_decided() {
             return;
         }
-        if self.tree.place(self.decided) == Place::Lost {
-            let (decided, from, root) = (self.decided, self.decided_from, self.tree.root().id);
+        if self.tree.place(self.tree.decided()) == Place::Lost {
+            let (decided, from, root) = (
+                self.tree.decided(),
+                self.tree.decided_from(),
+                self.tree.root().id,
+            );
             return ctx.contradicted(format_args!(
                 "{decided} was decided, says {from}, and does not stand upon {root}, which is \
                  decided here"
             ));
         }
-        self.want(self.decided, self.decided_from, ctx);
+        self.want(self.tree.decided(), self.tree.decided_from(), ctx);
     }
 
     fn commit(&mut self, decided: BlockId, ctx: &mut Context<'_, Self>) {
@@ -131,10 +122,10 @@ impl Racs {
         self.stand_upon(decided, ctx);
         self.tree.trim_history(self.config.log_memory_bytes);
         let end = self.tree.root().end;
-        if self.fetching.reached(end) {
+        if self.missing.state.reached(end) {
             ctx.mark("blocks overtook the state transfer");
         }
-        if let Some(lead) = &mut self.lead {
+        if let Some(lead) = &mut self.sync.lead {
             lead.window.answered(decided.round);
         }
         self.on_progress(decided, ctx.now());
@@ -142,19 +133,19 @@ impl Racs {
 
     /// The highest block after something was decided: that, or one that extends it.
     fn stand_upon(&mut self, decided: BlockId, ctx: &mut Context<'_, Self>) {
-        if self.rank(decided) > self.rank(self.high) {
-            self.high = decided;
-        } else if !self.tree.connected(self.high) {
+        if self.tree.outranks(decided) {
+            self.tree.set_high(decided);
+        } else if !self.tree.connected(self.tree.high()) {
             // It is decided with a block that stands upon it and has not come yet, and that one
             // outranks what was voted for here, which lost. The view's synchronous mode is over:
             // a leader that continued from lower would use a round of its view once more.
             ctx.mark("highest block lost");
-            self.high = decided;
-            if self.stopped.is_some() {
+            self.tree.set_high(decided);
+            if self.view.is_stopped() {
                 // Others could never count a timeout with what lost.
-                self.stopped = Some(decided);
+                self.view.stop(decided);
                 self.promise(ctx);
-                self.say_due = true;
+                self.outbox.want();
             } else {
                 self.time_out(ctx);
             }
@@ -181,20 +172,23 @@ impl Racs {
             }
             let mut reply = None;
             if let Some(key) = request_key(&batch) {
-                if let Some(lead) = &mut self.lead {
+                if let Some(lead) = &mut self.sync.lead {
                     lead.queue.finished(key);
                 }
                 if self.config.hybrid {
-                    let asked = self.requests.asked_at(key);
-                    self.watch.executed(&batch, asked, ctx.now());
+                    let asked = self.relay.kept.asked_at(key);
+                    self.hybrid.executed(&batch, asked, ctx.now());
                 }
-                reply = self.requests.executed(key).then_some((key.0, (), None));
+                reply = self.relay.kept.executed(key).then_some((key.0, (), None));
             }
             ctx.execute(slot, block.time, batch, reply);
         }
         for mark in &block.marks {
-            if mark.replica == self.id && mark.life == self.life {
-                self.reads.release(mark.sequence, block.end(), ctx);
+            if !self.reads.owns(mark) {
+                continue;
+            }
+            while let Some((key, batch)) = self.reads.pop_up_to(mark.sequence) {
+                ctx.query(batch, block.end(), false, key.0, &());
             }
         }
         if let Some(way) = block.switch {
@@ -204,49 +198,45 @@ impl Racs {
 
     /// A block, or something that leads to it, is missing.
     pub(super) fn want(&mut self, tip: BlockId, from: ReplicaId, ctx: &mut Context<'_, Self>) {
-        let decided = tip == self.decided;
-        if self.others.is_empty() || !decided && self.far_behind() {
+        let decided = tip == self.tree.decided();
+        if self.me.others().is_empty() || !decided && self.far_behind() {
             return;
         }
         // What is here and not decided yet is not missing, whichever replica names it.
         let Place::Missing(missing) = self.tree.place(tip) else {
             return;
         };
-        if let Some(asked) = self.wanted.get_mut(&missing) {
-            asked.decided |= decided;
-            return;
-        }
-        if self.wanted.len() >= WANTED_MAX && !decided {
+        if !self.missing.want(missing, decided) {
             return;
         }
         ctx.mark("missing block asked for");
-        let asked = Asked {
-            from: if self.others.contains(from) {
-                from
-            } else {
-                self.next_peer(self.id)
-            },
-            last: BlockId::GENESIS,
-            decided,
+        let from = if self.me.others().contains(from) {
+            from
+        } else {
+            self.next_peer(self.me.id())
         };
-        self.wanted.insert(missing, asked);
+        self.missing.ask(missing, from, decided);
         self.ask(missing, ctx);
     }
 
     fn ask(&mut self, missing: BlockId, ctx: &mut Context<'_, Self>) {
         self.arm_fetch(ctx);
-        let Some(asked) = self.wanted.get(&missing).copied() else {
+        let Some(asked) = self.missing.get(missing) else {
             return;
         };
-        let ahead = self.reached.round.saturating_sub(self.tree.root().id.round);
+        let ahead = self
+            .tree
+            .reached()
+            .round
+            .saturating_sub(self.tree.root().id.round);
         if ahead > AHEAD_MAX || !asked.decided && self.far_behind() {
             return;
         }
-        let mut have = self.tree.steps(self.high);
+        let mut have = self.tree.steps(self.tree.high());
         let here = |id: &BlockId| self.tree.connected(*id);
         // What came for another question may lead to this one, too.
-        let last = self.wanted.values().map(|asked| asked.last);
-        have.extend(last.chain([self.reached]).filter(here));
+        let pages = self.missing.pages();
+        have.extend(pages.chain([self.tree.reached()]).filter(here));
         have.sort_unstable_by_key(|id| core::cmp::Reverse((id.round, *id)));
         have.dedup();
         let question = Message::Fetch { tip: missing, have };
@@ -254,57 +244,42 @@ impl Racs {
     }
 
     pub(super) fn arm_fetch(&mut self, ctx: &mut Context<'_, Self>) {
-        if !self.fetch_armed {
-            self.fetch_armed = true;
-            let patience = Duration::from_millis(40).max(self.round_trip * 2);
-            ctx.set_timer(
-                Timer::Fetch,
-                patience * (1 << self.fetch_tries.min(TRIES_MAX)),
-            );
+        if let Some(longer) = self.missing.arm() {
+            let pause = Duration::from_millis(40).max(self.timing.round_trip() * 2);
+            ctx.set_timer(Timer::Fetch, pause * longer);
         }
     }
 
     /// Something that was asked for has come: what is left is waited for again.
     pub(super) fn fetch_moves(&mut self, ctx: &mut Context<'_, Self>) {
-        self.fetch_tries = 0;
-        self.fetch_armed = false;
-        if !self.wanted.is_empty() {
+        self.missing.moved();
+        if !self.missing.is_empty() {
             self.arm_fetch(ctx);
         }
     }
 
     pub(super) fn next_peer(&self, after: ReplicaId) -> ReplicaId {
-        let members = self.members as u16;
+        let members = self.me.members() as u16;
         let next = ReplicaId((after.0 + 1) % members);
-        if next == self.id {
+        if next == self.me.id() {
             ReplicaId((next.0 + 1) % members)
         } else {
             next
         }
     }
 
-    fn drop_found(&mut self) {
-        let tree = &self.tree;
-        self.wanted
-            .retain(|missing, _| tree.place(*missing) == Place::Missing(*missing));
-    }
-
     pub(super) fn on_fetch_timer(&mut self, ctx: &mut Context<'_, Self>) {
-        self.fetch_armed = false;
-        self.fetch_tries = self.fetch_tries.saturating_add(1);
-        self.drop_found();
-        let missing: Vec<BlockId> = self.wanted.keys().copied().collect();
-        for missing in missing {
-            if let Some(from) = self.wanted.get(&missing).map(|asked| asked.from) {
-                let next = self.next_peer(from);
-                self.wanted
-                    .entry(missing)
-                    .and_modify(|asked| asked.from = next);
+        self.missing.fired();
+        self.missing.drop_found(&self.tree);
+        for missing in self.missing.blocks() {
+            if let Some(asked) = self.missing.get(missing) {
+                let next = self.next_peer(asked.from);
+                self.missing.ask(missing, next, asked.decided);
                 self.ask(missing, ctx);
             }
         }
-        if self.wanted.is_empty() {
-            self.fetch_tries = 0;
+        if self.missing.is_empty() {
+            self.missing.moved();
         } else {
             self.arm_fetch(ctx);
         }
@@ -317,12 +292,12 @@ impl Racs {
         have: &[BlockId],
         ctx: &mut Context<'_, Self>,
     ) {
-        let room = ctx.room(from).saturating_sub(super::sync::MESSAGE_BYTES);
+        let room = ctx.room(from).saturating_sub(MESSAGE_BYTES);
         match self.tree.chain(tip, have, self.page_bytes().min(room / 2)) {
             Chain::Nothing => {}
             Chain::Blocks(blocks, decided) => {
                 let bytes: usize = blocks.iter().map(|block| block.bytes()).sum();
-                if ctx.takes(from, bytes + super::sync::MESSAGE_BYTES) {
+                if ctx.takes(from, bytes + MESSAGE_BYTES) {
                     let page = Message::Blocks {
                         tip,
                         blocks,
@@ -354,26 +329,24 @@ impl Racs {
         ctx: &mut Context<'_, Self>,
     ) {
         let last = blocks.last().map(|block| block.id);
-        let reached = self.reached;
+        let reached = self.tree.reached();
         let mut new = false;
         for block in blocks {
             new |= self.take(block);
         }
         self.learn(decided, from, ctx);
-        self.drop_found();
+        self.missing.drop_found(&self.tree);
         let connected = last.filter(|last| self.tree.connected(*last));
-        if let Some(asked) = self.wanted.get_mut(&tip) {
-            // A page that is here already, and that nothing voted for leads to, leads on all the
-            // same: the next question begins behind it, in its time.
-            asked.last = connected.unwrap_or(asked.last);
-        }
-        if !new && self.reached == reached {
+        // A page that is here already, and that nothing voted for leads to, leads on all the same:
+        // the next question begins behind it, in its time.
+        self.missing.on_page(tip, connected);
+        if !new && self.tree.reached() == reached {
             return;
         }
         self.fetch_moves(ctx);
         // More of the same: the next page.
-        if let Some(asked) = self.wanted.get_mut(&tip) {
-            asked.from = from;
+        if let Some(asked) = self.missing.get(tip) {
+            self.missing.ask(tip, from, asked.decided);
             self.ask(tip, ctx);
         }
     }
@@ -384,14 +357,16 @@ impl Racs {
         let end = self.tree.root().end;
         if slot > end {
             ctx.mark("needs trimmed blocks");
-            self.fetching.ask(end.next(), end, self.others, ctx);
+            self.missing
+                .state
+                .ask(end.next(), end, self.me.others(), ctx);
         }
     }
 
     /// A peer's state is here: everything up to its last block is decided and executed.
     pub(super) fn install(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
         ctx.mark("state installed");
-        self.fetching.reached(slot);
+        self.missing.state.reached(slot);
         if slot <= self.tree.root().end {
             return;
         }
@@ -400,31 +375,25 @@ impl Racs {
             end: slot,
             time: summary.time,
         };
-        self.tree.reset(root);
-        if self.decided.round < root.id.round {
-            self.decided = root.id;
-        }
-        if self.reached.round < root.id.round {
-            self.reached = root.id;
-        }
+        self.tree.install(root);
         self.stand_upon(root.id, ctx);
         self.keep_undecided(ctx);
-        if let Some(lead) = &mut self.lead {
+        if let Some(lead) = &mut self.sync.lead {
             lead.window.answered(root.id.round);
         }
         self.sadl.install(&summary.heads);
         self.sadl.trim(slot, ctx);
         let before = self.way();
         if !self.planted(Plant::SwitchUnsaved) {
-            self.course = summary.course;
+            self.hybrid.install(summary.course);
         }
         if self.way() != before {
             self.on_dissemination(ctx);
         }
-        self.drop_found();
+        self.missing.drop_found(&self.tree);
         self.reads.repeat();
-        if self.heard {
-            self.requests.pass_on_all();
+        if self.sync.is_heard() {
+            self.relay.kept.pass_on_all();
         }
         self.on_progress(root.id, ctx.now());
     }

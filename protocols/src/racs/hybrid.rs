@@ -16,11 +16,11 @@
 //! throughput to return. Each must hold for three seconds in a row, a way is kept for a while, and
 //! for twice as long, up to sixteen times, when the one before it was left soon.
 
-use super::Racs;
-use crate::sadl::{Dissemination, Way};
-use alloc::vec::Vec;
+use super::Config;
+use crate::sadl::Way;
+use alloc::{vec, vec::Vec};
 use core::time::Duration;
-use quintet_replica::{BatchView, CommandTime, Context, ReplicaId, Time, parts::RequestKey};
+use quintet_replica::{BatchView, CommandTime, ReplicaId, Time};
 
 /// How long is looked at together.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -46,32 +46,111 @@ pub struct Course {
     pub soon: u32,
 }
 
-/// What a replica sees of its own requests, and a leader of all.
+/// The way, and the measurements by which a leader changes it: of a replica's own requests, and of
+/// all.
 #[derive(Hash)]
-pub(super) struct Watch {
+pub(super) struct Hybrid {
+    course: Course,
     begun: Time,
     commands: u64,
     samples: Vec<u32>,
     /// Of the last whole window: commands per second, median latency in microseconds (0: none).
-    pub throughput: u64,
-    pub median: u32,
+    throughput: u64,
+    median: u32,
     /// What the members told of theirs.
     told: Vec<u32>,
     /// How many windows in a row asked for the other way.
     asked: u32,
 }
 
-impl Watch {
+impl Hybrid {
     pub fn new(members: usize) -> Self {
         Self {
+            course: Course::default(),
             begun: Time(0),
             commands: 0,
             samples: Vec::new(),
             throughput: 0,
             median: 0,
-            told: alloc::vec![0; members],
+            told: vec![0; members],
             asked: 0,
         }
+    }
+
+    pub const fn course(&self) -> Course {
+        self.course
+    }
+
+    pub const fn throughput(&self) -> u64 {
+        self.throughput
+    }
+
+    pub const fn median(&self) -> u32 {
+        self.median
+    }
+
+    /// The way of this replica's own requests.
+    pub const fn way(&self, config: &Config) -> Way {
+        if config.hybrid {
+            self.course.way
+        } else {
+            config.dissemination
+        }
+    }
+
+    /// A state has this.
+    pub const fn install(&mut self, course: Course) {
+        self.course = course;
+    }
+
+    /// How long the way is kept at least.
+    fn held_least(&self, config: &Config) -> Duration {
+        config.switching.hold * (1 << self.course.soon.min(DOUBLED_MAX))
+    }
+
+    /// Looks whether the other way would be the better one; `clock` is that of the commands. True
+    /// when it is to be proposed, if the caller can.
+    pub fn wants_other(&mut self, config: &Config, own: ReplicaId, now: Time, clock: u64) -> bool {
+        let rolled = self.roll(now);
+        if !config.hybrid || !rolled {
+            return false;
+        }
+        let median = Duration::from_micros(u64::from(self.everybody(own)));
+        let asks = match self.course.way {
+            Way::Direct => median >= config.switching.latency,
+            Way::Sadl => self.throughput < config.switching.throughput,
+        };
+        self.asked = if asks { self.asked + 1 } else { 0 };
+        let kept = u128::from(clock.saturating_sub(self.course.since.0));
+        let may = self.course.changes == 0 || kept >= self.held_least(config).as_nanos();
+        self.asked >= ASKED_MIN && may
+    }
+
+    /// The other way, which is proposed now.
+    pub const fn other(&mut self) -> Way {
+        self.asked = 0;
+        match self.course.way {
+            Way::Direct => Way::Sadl,
+            Way::Sadl => Way::Direct,
+        }
+    }
+
+    /// A block that changes the way is decided. True when it is another one.
+    pub fn switch(&mut self, way: Way, at: CommandTime, config: &Config) -> bool {
+        if way == self.course.way {
+            return false;
+        }
+        let lasted = u128::from(at.0.saturating_sub(self.course.since.0));
+        let least = self.held_least(config);
+        let soon = self.course.changes > 0 && lasted < (least * SOON).as_nanos();
+        self.course = Course {
+            way,
+            since: at,
+            changes: self.course.changes + 1,
+            soon: if soon { self.course.soon + 1 } else { 0 },
+        };
+        self.asked = 0;
+        true
     }
 
     /// Ends the window if it is over. True when it did.
@@ -128,98 +207,6 @@ impl Watch {
     }
 }
 
-impl Racs {
-    /// The way of this replica's own requests.
-    pub(super) const fn way(&self) -> Way {
-        if self.config.hybrid {
-            self.course.way
-        } else {
-            self.config.dissemination
-        }
-    }
-
-    /// How long the way is kept at least.
-    fn held_least(&self) -> Duration {
-        self.config.hybrid_hold * (1 << self.course.soon.min(DOUBLED_MAX))
-    }
-
-    /// The leader looks whether the other way would be the better one.
-    pub(super) fn look_at_way(&mut self, ctx: &mut Context<'_, Self>) {
-        let now = ctx.now();
-        let rolled = self.watch.roll(now);
-        if !self.config.hybrid || !rolled {
-            return;
-        }
-        let median = Duration::from_micros(u64::from(self.watch.everybody(self.id)));
-        let asks = match self.course.way {
-            Way::Direct => median >= self.config.hybrid_latency,
-            Way::Sadl => self.watch.throughput < self.config.hybrid_throughput,
-        };
-        self.watch.asked = if asks { self.watch.asked + 1 } else { 0 };
-        let kept = CommandTime(ctx.clock().now)
-            .0
-            .saturating_sub(self.course.since.0);
-        let may = self.course.changes == 0 || u128::from(kept) >= self.held_least().as_nanos();
-        let Some(lead) = &mut self.lead else { return };
-        if lead.open && self.watch.asked >= ASKED_MIN && may {
-            ctx.mark("switch proposed");
-            self.watch.asked = 0;
-            lead.switch = Some(match self.course.way {
-                Way::Direct => Way::Sadl,
-                Way::Sadl => Way::Direct,
-            });
-        }
-    }
-
-    /// A block that changes the way is decided.
-    pub(super) fn on_switch(&mut self, way: Way, at: CommandTime, ctx: &mut Context<'_, Self>) {
-        if way == self.course.way {
-            return;
-        }
-        let lasted = u128::from(at.0.saturating_sub(self.course.since.0));
-        let soon = self.course.changes > 0 && lasted < (self.held_least() * SOON).as_nanos();
-        self.course = Course {
-            way,
-            since: at,
-            changes: self.course.changes + 1,
-            soon: if soon { self.course.soon + 1 } else { 0 },
-        };
-        self.watch.asked = 0;
-        if self.config.hybrid {
-            self.on_dissemination(ctx);
-        }
-    }
-
-    /// The way is another one: requests that wait continue that one.
-    pub(super) fn on_dissemination(&mut self, ctx: &mut Context<'_, Self>) {
-        ctx.mark("dissemination changed");
-        let waiting: Vec<(RequestKey, quintet_replica::Bytes)> = self
-            .requests
-            .iter()
-            .map(|(key, batch)| (key, batch.clone()))
-            .collect();
-        if self.disseminates() {
-            self.requests.pass_on_nothing();
-            for (key, batch) in waiting {
-                self.sadl.replicate(key, batch);
-            }
-            return;
-        }
-        // What has no name yet will not get one.
-        self.sadl.drop_waiting(&|_| true);
-        match &mut self.lead {
-            Some(lead) if lead.open => {
-                for (key, batch) in waiting {
-                    lead.queue.push(key, batch);
-                }
-            }
-            Some(_) => {}
-            None if self.heard || self.introduced => self.requests.pass_on_all(),
-            None => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,7 +215,7 @@ mod tests {
 
     #[test]
     fn window_gives_commands_per_second_and_median_of_what_it_saw() {
-        let mut watch = Watch::new(3);
+        let mut watch = Hybrid::new(3);
         watch.roll(Time(5_000 * MS));
         for took in [30, 10, 20] {
             watch.executed(b"", Some(Time(5_100 * MS)), Time((5_100 + took) * MS));
@@ -242,7 +229,7 @@ mod tests {
 
     #[test]
     fn those_without_clients_do_not_count() {
-        let mut watch = Watch::new(5);
+        let mut watch = Hybrid::new(5);
         for (from, median) in [(1, 70), (3, 50), (4, 60), (9, 1)] {
             watch.on_told(ReplicaId(from), median);
         }
@@ -250,6 +237,6 @@ mod tests {
         watch.median = 900;
         watch.on_told(ReplicaId(4), 800);
         assert_eq!(watch.everybody(ReplicaId(0)), 800);
-        assert_eq!(Watch::new(3).everybody(ReplicaId(0)), 0);
+        assert_eq!(Hybrid::new(3).everybody(ReplicaId(0)), 0);
     }
 }

@@ -12,7 +12,7 @@
 
 use super::{
     Block, BlockId, Course, Mark,
-    block::{NUMBER_MAX, decode_blocks, encode_blocks, way_code, way_of},
+    block::{BLOCK_BYTES, NUMBER_MAX, decode_blocks, encode_blocks, way_code, way_of},
     quotes::{Quote, decode_quotes, encode_quotes, shortened},
 };
 use crate::sadl::{
@@ -21,8 +21,12 @@ use crate::sadl::{
 use alloc::{sync::Arc, vec::Vec};
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaSet, Slot, Wire,
-    Writer, parts::Taken,
+    Writer,
+    parts::{RequestMessage, Taken},
 };
+
+/// More than any message takes besides blocks and batches.
+pub(super) const MESSAGE_BYTES: usize = 256 + BLOCK_BYTES;
 
 /// Proof that a view's asynchronous mode is over: who completed it with which block of level 2.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -257,6 +261,19 @@ impl Wire for Certificate {
             Ok(Self { view, completed })
         } else {
             Err(DecodeError::Bad("certificate"))
+        }
+    }
+}
+
+impl RequestMessage for Message {
+    fn request(level: Level, batch: Bytes) -> Self {
+        Self::Request { level, batch }
+    }
+
+    fn taken(&self) -> Option<(BatchId, Taken)> {
+        match self {
+            Self::Taken { batch, taken } => Some((*batch, *taken)),
+            _ => None,
         }
     }
 }

@@ -143,34 +143,48 @@
 //! - A round is a place in the chain, as in Theorem C.8; several batches of a block take
 //!   consecutive slots.
 
+// One replica: its state, and which handler each event reaches.
+mod replica;
+
+// What it does, as `impl Racs`, in the order of a request's way.
 mod asynchronous;
+mod dissemination;
+mod fetch;
+mod reads;
+mod recovery;
+mod requests;
+mod synchronous;
+mod views;
+
+// Its parts: each has private fields and knows nothing of the replica.
 mod block;
 mod coin;
 mod config;
-mod dissemination;
-mod fetch;
-mod frontend;
+mod fallback;
 mod hybrid;
+mod leader_state;
 mod message;
+mod missing;
+mod outbox;
+mod peers;
 mod plant;
 mod quotes;
-mod reads;
-mod recovery;
-mod replica;
-mod requests;
-mod sync;
+mod read_queue;
+mod relay;
+mod state_loss;
+mod sync_state;
 mod tree;
-mod views;
+mod view_state;
+mod view_timing;
 
 #[cfg(test)]
 mod tests;
 
 pub use block::{Block, BlockId, Mark};
-pub use config::Config;
-pub use frontend::Frontend;
+pub use config::{Config, Switching};
 pub use hybrid::Course;
 pub use message::{Certificate, Message, Promised, Record, Summary, Why};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use quotes::Quote;
-pub use replica::{Racs, Timer};
+pub use replica::{Frontend, Racs, Timer};

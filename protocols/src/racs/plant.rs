@@ -1,8 +1,6 @@
 //! Weaker rules, to be switched on one at a time: what the simulator must find. Without the
 //! feature `plant` all of this is constant false.
 
-use super::Racs;
-
 quintet_replica::plants! {
     HighAsPrinted "racs_line_35_as_printed" 0 ""
         "timeouts replace the highest block even when the own one is higher";
@@ -44,16 +42,4 @@ quintet_replica::plants! {
         "a restart halts when the highest block in the journal has lost and is trimmed in part";
     ReadsUnmarked "racs_reads_unmarked" 33 ""
         "reads are answered without an ordered marker";
-}
-
-impl Racs {
-    /// Whether this bug is switched on.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
-
-    /// Whether any is: what it breaks is the checkers' to find, not an assertion's.
-    pub(super) fn weak(&self) -> bool {
-        self.config.planted != super::plant::Planted::default()
-    }
 }

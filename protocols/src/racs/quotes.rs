@@ -9,11 +9,11 @@
 //!
 //! What is held, fetched and voted for is the complete block. The message is shorter, and so is the
 //! journal's record where the journal holds the quoted blocks: what is quoted may be trimmed
-//! earlier, so before each trim [`Racs::write_quoting`] writes such blocks complete.
+//! earlier, so before each trim `write_quoting` writes such blocks complete.
 
-use super::{Block, BlockId, Racs, replica::Mode};
+use super::{Block, BlockId};
 use alloc::{sync::Arc, vec::Vec};
-use quintet_replica::{Context, DecodeError, Reader, ReplicaId, Wire, Writer};
+use quintet_replica::{DecodeError, Reader, Wire, Writer};
 
 /// Batches in a row of a block of level 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,50 +115,4 @@ pub(super) fn completed<'a>(
             .extend_from_slice(of.batches.get(first..end)?);
     }
     Some(Arc::new(complete))
-}
-
-impl Racs {
-    /// The block with what it quotes, if all of that is here.
-    pub(super) fn complete(&self, block: &Arc<Block>, quotes: &[Quote]) -> Option<Arc<Block>> {
-        completed(block, quotes, |id| self.tree.get(id))
-    }
-
-    /// Keeps a block until what it quotes is here; of each maker the newest.
-    pub(super) fn keep_quoting(&mut self, from: ReplicaId, block: Arc<Block>, quotes: Vec<Quote>) {
-        let kept = &mut self.quoting[from.index()];
-        if (kept.as_ref()).is_none_or(|(before, _)| before.id.view <= block.id.view) {
-            *kept = Some((block, quotes));
-        }
-    }
-
-    /// Takes up the blocks of this view that can be made whole by now.
-    pub(super) fn take_quoting(&mut self, ctx: &mut Context<'_, Self>) {
-        for maker in 0..self.members {
-            let view = self.view;
-            let kept = self.quoting[maker].take_if(|(block, _)| block.id.view <= view);
-            let Some((block, quotes)) = kept.filter(|(block, _)| block.id.view == view) else {
-                continue;
-            };
-            if let Some(here) = self.tree.get(block.id).cloned() {
-                self.on_block(here, Vec::new(), ctx);
-            } else if let Some(complete) = self.complete(&block, &quotes) {
-                self.on_block(complete, quotes, ctx);
-            } else {
-                self.quoting[maker] = Some((block, quotes));
-            }
-        }
-    }
-
-    /// What is quoted has not come for long: the whole blocks are asked for.
-    pub(super) fn want_quoting(&mut self, ctx: &mut Context<'_, Self>) {
-        if !matches!(self.mode, Mode::Asynchronous(_)) {
-            return;
-        }
-        let kept = self.quoting.iter().flatten().map(|(block, _)| block.id);
-        let ids: Vec<BlockId> = kept.filter(|id| id.view == self.view).collect();
-        for id in ids {
-            ctx.mark("quoted block missing");
-            self.want(id, id.owner, ctx);
-        }
-    }
 }

@@ -39,36 +39,16 @@
 
 use super::{
     Block, BlockId, Message, Promised, Racs, Record, Summary, Why,
+    fallback::Fallback,
     plant::Plant,
     quotes::completed,
     replica::{Mode, Timer},
+    state_loss::{Answer, StateLoss},
     tree::Root,
 };
-use crate::sadl::{Dissemination, Range};
-use alloc::{collections::BTreeMap, sync::Arc, vec, vec::Vec};
-use core::time::Duration;
-use quintet_replica::{
-    Context, Incarnation, Lane, Recovered, ReplicaId, Time, parts::too_many_forgot,
-};
-
-/// A replica's answer to one that has forgotten.
-#[derive(Clone, Debug, Hash)]
-pub(super) struct Answer {
-    pub forgot: bool,
-    pub view: u64,
-    pub high: BlockId,
-    pub fall: Vec<BlockId>,
-    pub held: Vec<Range>,
-}
-
-/// A replica that has forgotten.
-#[derive(Hash)]
-pub(super) struct Recovery {
-    nonce: u64,
-    answers: Vec<Option<Answer>>,
-    /// Since when too many others said that they have forgotten too.
-    lost_since: Option<Time>,
-}
+use crate::sadl::Dissemination;
+use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+use quintet_replica::{Context, Incarnation, Lane, Recovered, ReplicaId};
 
 /// What the journal told of the asynchronous mode.
 #[derive(Debug, Default, Hash)]
@@ -81,9 +61,6 @@ pub(super) struct Found {
     /// Something that this replica spoke of is, maybe own blocks, too.
     lost: bool,
 }
-
-/// Too many others have forgotten for this long: it will not mend itself.
-const LOST_MAX: Duration = Duration::from_secs(5);
 
 impl Racs {
     /// Takes up what a start found. None when records are missing.
@@ -112,19 +89,16 @@ impl Racs {
                 heads,
                 course,
             } = summary;
-            self.course = course;
+            self.hybrid.install(course);
             self.sadl.install(&heads);
-            self.tree.reset(Root {
+            self.tree.install(Root {
                 id: decided,
                 end,
                 time,
             });
-            self.decided = decided;
-            self.reached = decided;
-            self.high = decided;
+            self.tree.set_high(decided);
         }
-        self.view = promise.view;
-        self.certificate = promise.certificate;
+        self.view.restore(promise.view, promise.certificate);
         let chain = promise.chain;
         let mut found = Found {
             asynchronous: promise.asynchronous,
@@ -182,9 +156,9 @@ impl Racs {
         let reused = self.planted(Plant::ChainReused);
         self.sadl.begin(if reused { 1 } else { chain + 1 });
         self.tree.drop_unconnected(u64::MAX);
-        spoken_of.sort_unstable_by_key(|id| self.rank(*id));
+        spoken_of.sort_unstable_by_key(|id| self.tree.rank(*id));
         let highest = spoken_of.last().copied().unwrap_or_default();
-        let above = self.rank(highest) > self.rank(self.high);
+        let above = self.tree.outranks(highest);
         let missing = above && !self.tree.connected(highest);
         let halts = self.planted(Plant::LostBranchHalts);
         if missing && !forgot && (halts || !trimmed) {
@@ -193,14 +167,15 @@ impl Racs {
         if let Some(high) = spoken_of
             .into_iter()
             .rfind(|id| self.tree.connected(*id))
-            .filter(|id| self.rank(*id) > self.rank(self.high))
+            .filter(|id| self.tree.outranks(*id))
         {
-            self.high = high;
+            self.tree.set_high(high);
         }
         let here = |id: &BlockId| self.tree.connected(*id);
-        self.stopped = promise
-            .stopped
-            .map(|stopped| if here(&stopped) { stopped } else { self.high });
+        let high = self.tree.high();
+        if let Some(stopped) = promise.stopped {
+            self.view.stop(if here(&stopped) { stopped } else { high });
+        }
         found.fall.retain(here);
         found.highest_lost = missing;
         found.lost = !here(&promise.high) || found.own.iter().flatten().any(|own| !here(own));
@@ -209,7 +184,7 @@ impl Racs {
 
     /// A first boot, or a restart that has forgotten nothing.
     pub(super) fn start(&mut self, first_boot: bool, found: Found, ctx: &mut Context<'_, Self>) {
-        if first_boot || self.view == 0 {
+        if first_boot || self.view.number() == 0 {
             return self.enter_view(1, ctx);
         }
         // The snapshot that it starts from may have come from a peer just before the crash, and
@@ -225,35 +200,37 @@ impl Racs {
                 // Which they were does not matter any more.
                 for (level, own) in (1..).zip(&mut own) {
                     own.get_or_insert(BlockId {
-                        view: self.view,
+                        view: self.view.number(),
                         level,
                         round: 0,
-                        owner: self.id,
+                        owner: self.me.id(),
                     });
                 }
             }
-            self.restore_fallback(own, &found.fall);
-            self.stopped.get_or_insert(self.high);
+            let here = |id| self.tree.connected(id);
+            let fallback = Fallback::restored(own, &found.fall, self.me.id(), here);
+            self.mode = Mode::Asynchronous(Box::new(fallback));
+            self.view.ensure_stopped(self.tree.high());
             self.keep_own(ctx);
             if own == [None, None] {
                 self.propose_level_1(ctx);
             }
-            *self.fallbacks += 1;
+            self.timing.fell_back();
             self.promise(ctx);
-            self.say_due = true;
+            self.outbox.want();
             return self.arm_repeat(ctx);
         }
-        if self.high.view == self.view && self.high.level == 0 {
-            self.voted = Some(self.high);
+        if self.tree.high().view == self.view.number() && self.tree.high().level == 0 {
+            self.sync.vote(self.tree.high());
         }
         self.promise(ctx);
-        self.heard_at = ctx.now();
+        self.sync.progressed(ctx.now());
         ctx.set_timer(Timer::View, self.timeout());
         self.arm_repeat(ctx);
-        self.say_due = true;
-        if self.leader_of(self.view) == self.id {
+        self.outbox.want();
+        if self.view.leader() == self.me.id() {
             if self.planted(Plant::LeaderGoesOn) {
-                return self.enter_view(self.view, ctx);
+                return self.enter_view(self.view.number(), ctx);
             }
             // It may have proposed blocks that it does not remember: it makes none in this view.
             ctx.mark("restarted leader stands back");
@@ -262,51 +239,39 @@ impl Racs {
     }
 
     pub(super) fn become_recovering(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.members - 1 < self.quorum {
-            return self.halt_lost(ctx);
+        if !self.me.can_recover() {
+            return self.me.halt_lost(ctx);
         }
         ctx.mark("recovers what it forgot");
-        self.mode = Mode::Recovering(Recovery {
-            nonce: ctx.random(),
-            answers: vec![None; self.members],
-            lost_since: None,
-        });
-        self.stopped = None;
-        self.say_due = true;
+        self.mode = Mode::Recovering(StateLoss::new(ctx.random(), self.me.members()));
+        self.view.unstop();
+        self.outbox.want();
         self.arm_repeat(ctx);
     }
 
-    fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        ctx.halt(too_many_forgot(self.members, self.durability));
-    }
-
     pub(super) fn ask_to_recover(&mut self, ctx: &mut Context<'_, Self>) {
-        let now = ctx.now();
         let Mode::Recovering(recovery) = &self.mode else {
             return;
         };
-        if recovery
-            .lost_since
-            .is_some_and(|since| now.since(since) > LOST_MAX)
-        {
-            return self.halt_lost(ctx);
+        if recovery.is_lost(ctx.now()) {
+            return self.me.halt_lost(ctx);
         }
         let message = Message::Recover {
-            incarnation: self.incarnation,
-            nonce: recovery.nonce,
+            incarnation: self.me.incarnation(),
+            nonce: recovery.nonce(),
             above: None,
         };
-        ctx.multicast(self.others, Lane::Control, &message);
+        ctx.multicast(self.me.others(), Lane::Control, &message);
     }
 
     /// It knows all that it needs, and waits for a view in which it has said nothing yet.
     pub(super) fn ask_to_move_on(&self, ctx: &mut Context<'_, Self>) {
         let message = Message::Recover {
-            incarnation: self.incarnation,
+            incarnation: self.me.incarnation(),
             nonce: 0,
-            above: Some(self.view),
+            above: Some(self.view.number()),
         };
-        ctx.multicast(self.others, Lane::Control, &message);
+        ctx.multicast(self.me.others(), Lane::Control, &message);
     }
 
     pub(super) fn on_recover(
@@ -317,26 +282,26 @@ impl Racs {
         above: Option<u64>,
         ctx: &mut Context<'_, Self>,
     ) {
-        if incarnation < self.lives[from.index()] {
+        if incarnation < self.peers.incarnation(from) {
             return ctx.mark("ignored: question of an earlier life");
         }
         if let Some(above) = above {
-            if above < self.view {
+            if above < self.view.number() {
                 self.send_exit(from, above, ctx);
-            } else if above == self.view {
+            } else if above == self.view.number() {
                 self.time_out(ctx);
             }
             return;
         }
         let fall = match &self.mode {
-            Mode::Asynchronous(fallback) => fallback.fall.values().copied().collect(),
+            Mode::Asynchronous(fallback) => fallback.fall().values().copied().collect(),
             _ => Vec::new(),
         };
         let message = Message::RecoverOk {
             nonce,
             forgot: matches!(self.mode, Mode::Recovering(_)),
-            view: self.view,
-            high: self.high,
+            view: self.view.number(),
+            high: self.tree.high(),
             fall,
             decided: self.tree.root().id,
             held: self.sadl.inventory(),
@@ -352,25 +317,13 @@ impl Racs {
         decided: BlockId,
         ctx: &mut Context<'_, Self>,
     ) {
-        let (now, faults) = (ctx.now(), self.members - self.quorum);
         let Mode::Recovering(recovery) = &mut self.mode else {
             return;
         };
-        if nonce != recovery.nonce {
+        if nonce != recovery.nonce() {
             return ctx.mark("ignored: answer to another question");
         }
-        recovery.answers[from.index()] = Some(answer);
-        let forgotten = recovery
-            .answers
-            .iter()
-            .flatten()
-            .filter(|answer| answer.forgot)
-            .count();
-        if 1 + forgotten > faults {
-            recovery.lost_since.get_or_insert(now);
-        } else {
-            recovery.lost_since = None;
-        }
+        recovery.on_answer(from, answer, &self.me, ctx.now());
         self.learn(decided, from, ctx);
     }
 
@@ -379,30 +332,21 @@ impl Racs {
         let Mode::Recovering(recovery) = &self.mode else {
             return false;
         };
-        let intact: BTreeMap<ReplicaId, Answer> = recovery
-            .answers
-            .iter()
-            .enumerate()
-            .filter_map(|(from, answer)| Some((ReplicaId(from as u16), answer.clone()?)))
-            .filter(|(_, answer)| !answer.forgot)
-            .collect();
         // Disseminated batches that this replica may have voted for.
-        let intact: BTreeMap<ReplicaId, Answer> = intact
-            .into_iter()
-            .filter(|(from, answer)| self.have_batches(&answer.held, *from, ctx))
-            .collect();
-        if intact.len() < self.quorum {
+        let mut intact = recovery.intact();
+        intact.retain(|(from, answer)| self.have_batches(&answer.held, *from, ctx));
+        if intact.len() < self.me.majority() {
             return false;
         }
-        let mut best = (self.decided, self.decided_from);
+        let mut best = (self.tree.decided(), self.tree.decided_from());
         for (from, answer) in &intact {
-            let coin = self.coin.flip(answer.view);
+            let coin = self.view.elected(answer.view);
             let elected = answer
                 .fall
                 .iter()
                 .filter(|id| id.owner == coin && id.view == answer.view);
             for id in elected.chain([&answer.high]) {
-                if self.rank(*id) > self.rank(best.0) {
+                if self.tree.rank(*id) > self.tree.rank(best.0) {
                     best = (*id, *from);
                 }
             }
@@ -412,24 +356,23 @@ impl Racs {
             self.want(high, from, ctx);
             return false;
         }
-        if self.decided.round > self.tree.root().id.round {
+        if self.tree.decided().round > self.tree.root().id.round {
             return false;
         }
         ctx.mark("recovery quorum");
-        let views = intact.values().map(|answer| answer.view);
-        self.view = views.fold(self.view, u64::max);
+        self.view
+            .stand_out(intact.iter().map(|(_, answer)| answer.view));
         self.mode = Mode::Synchronous;
-        self.out = true;
         self.sadl.ask_no_more();
-        self.high = if self.tree.connected(high) {
+        self.tree.set_high(if self.tree.connected(high) {
             high
         } else {
             self.tree.root().id
-        };
-        let high = self.high;
+        });
+        let high = self.tree.high();
         self.write(high, Why::Held, None, ctx);
         self.promise(ctx);
-        self.say_due = true;
+        self.outbox.want();
         self.arm_repeat(ctx);
         true
     }

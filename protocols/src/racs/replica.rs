@@ -6,33 +6,34 @@
 //! ```
 
 use super::{
-    Block, BlockId, Certificate, Config, Course, Frontend, Mark, Message, Promised, Quote, Record,
-    Summary,
-    asynchronous::Fallback,
+    BlockId, Config, Message, Promised, Record, Summary,
     coin::Coin,
-    fetch::Asked,
-    hybrid::Watch,
+    fallback::Fallback,
+    hybrid::Hybrid,
+    leader_state::LeaderState,
+    missing::Missing,
+    outbox::{Due, Outbox},
+    peers::Peers,
     plant::Plant,
-    reads::Reads,
-    recovery::{Answer, Recovery},
-    sync::{Lead, Renewals},
+    read_queue::ReadQueue,
+    relay::Relay,
+    state_loss::{Answer, StateLoss},
+    sync_state::SyncState,
     tree::{Tree, Unwritten},
+    view_state::ViewState,
+    view_timing::ViewTiming,
 };
-use crate::sadl::{Dissemination, Name, Sadl};
-use alloc::{
-    collections::{BTreeMap, VecDeque},
-    format,
-    string::ToString,
-    sync::Arc,
-    vec,
-    vec::Vec,
-};
+use crate::sadl::{Dissemination, Sadl};
+use alloc::{boxed::Box, format, string::ToString, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId, Protocol,
-    Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{KeptRequests, RequestQueue, StateFetch, Timing},
+    Context, Control, Incarnation, Info, Link, Options, Peer, PersistId, Protocol, Recovered,
+    ReplicaId, Setup, Slot, Status, Time, Wake,
+    parts::{AttachedFrontend, Housekeeping, Member, Observed},
 };
+
+/// Replicas forward, propose and answer by themselves: the shared frontend is all that is needed.
+pub type Frontend = AttachedFrontend<Racs>;
 
 /// What a replica does in its view.
 #[derive(Hash)]
@@ -40,9 +41,9 @@ pub(super) enum Mode {
     /// The view's leader proposes.
     Synchronous,
     /// Everybody proposes, the coin elects.
-    Asynchronous(Fallback),
+    Asynchronous(Box<Fallback>),
     /// It has forgotten what it acknowledged, and asks.
-    Recovering(Recovery),
+    Recovering(StateLoss),
 }
 
 quintet_replica::timers! {
@@ -65,174 +66,49 @@ quintet_replica::timers! {
     }
 }
 
-/// How often requests and reads under way are looked through.
-const HOUSEKEEPING: Duration = Duration::from_millis(500);
-
-/// What is said once a write is durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Due {
-    /// A vote for a block of the synchronous mode.
-    Vote(BlockId),
-    /// A vote for a block of the asynchronous mode.
-    VoteAsync(BlockId),
-    /// An own block of the asynchronous mode.
-    Own(BlockId),
-}
-
-/// What a replica last said about a view: its number, its highest block, its reads.
-pub(super) type Said = Option<(u64, BlockId, Option<Mark>)>;
-
-/// Blocks of level 1 and 2 that came before this replica was in their view's asynchronous mode.
-pub(super) type Early = [Option<Arc<Block>>; 2];
-
 /// One replica of RACS; see the module.
 #[derive(Hash)]
 pub struct Racs {
-    pub(super) id: ReplicaId,
-    pub(super) incarnation: Incarnation,
-    /// Tells the reads of this run from those of earlier ones.
-    pub(super) life: u64,
-    pub(super) members: usize,
-    pub(super) quorum: usize,
-    pub(super) others: ReplicaSet,
-    /// The links to these are broken.
-    pub(super) down: ReplicaSet,
-    pub(super) durability: Durability,
+    pub(super) me: Member,
     pub(super) config: Config,
-    leader_first: ReplicaId,
-    pub(super) coin: Coin,
-
-    pub(super) view: u64,
+    pub(super) view: ViewState,
     pub(super) mode: Mode,
-    /// It sent a timeout in this view, or is about to: with this block, and it neither votes nor
-    /// proposes in the view's synchronous mode any more.
-    pub(super) stopped: Option<BlockId>,
-    /// It came back without its memory and takes no part before the next view.
-    pub(super) out: bool,
-    /// The highest block (R1, R15): it is connected, and nothing that this replica voted for and
-    /// that may be decided lies outside of what leads to it.
-    pub(super) high: BlockId,
+    pub(super) sync: SyncState,
     pub(super) tree: Tree,
-    /// The highest block known to be decided; it may not be here yet.
-    pub(super) decided: BlockId,
-    /// The newest certificate that can be handed out.
-    pub(super) certificate: Option<Certificate>,
-    /// A view's end that has been learnt; what it elected may not be here yet.
-    pub(super) exit: Option<Certificate>,
-
-    /// The newest timeout, new-view and completion of each member.
-    pub(super) timeouts: Vec<Said>,
-    pub(super) new_views: Vec<Said>,
-    pub(super) completed: Vec<Option<BlockId>>,
-    pub(super) early: Vec<Early>,
-    /// Where the last batches of the newest own block of level 2 stand, too.
-    pub(super) quotes: Vec<Quote>,
-    /// Blocks of level 2 of which something that they quote is not here.
-    pub(super) quoting: Vec<Option<(Arc<Block>, Vec<Quote>)>>,
-    /// Blocks voted for in the mode before this one; only a planted bug looks at them.
-    pub(super) fall_old: BTreeMap<ReplicaId, BlockId>,
-
-    /// The lives that the members are known to be in.
-    pub(super) lives: Vec<Incarnation>,
-    /// The write that what is said of this view waits for.
-    promise: Option<PersistId>,
-    due: VecDeque<(PersistId, Due)>,
-
-    pub(super) lead: Option<Lead>,
-    /// The leader of this view has been heard.
-    pub(super) heard: bool,
-    /// It was told that this replica is in its view, and what its clients wait for.
-    pub(super) introduced: bool,
-    /// What was forwarded to this replica by those that are in a view that it is about to lead.
-    pub(super) ahead: RequestQueue,
-    pub(super) heard_at: Time,
-    /// The highest block of this view that its leader told of.
-    pub(super) tip: Option<BlockId>,
-    /// The highest block of this view that was voted for, durably.
-    pub(super) voted: Option<BlockId>,
-    pub(super) answer_due: bool,
-    pub(super) stamp_seen: u64,
-    pub(super) round_trip: Duration,
-    /// The same as each leader told it last.
-    pub(super) leaders_trips: Vec<Duration>,
-    /// How long asynchronous modes take, and when the last one ended; zero: long ago.
-    pub(super) price: Duration,
-    pub(super) priced_at: Time,
-    /// How many views in a row have not decided a synchronous block.
-    pub(super) failures: u32,
-    /// How often this replica has left a view that it led, because too many had timed out.
-    pub(super) renewals: Renewals,
-    /// How many asynchronous modes there were, and how many of them elected a block here.
-    pub(super) fallbacks: Timing<u64>,
-    pub(super) elected: Timing<u64>,
-    pub(super) leaving: bool,
-
-    /// The highest block that is known to be decided and here, with all before it.
-    pub(super) reached: BlockId,
-    /// Missing blocks that are asked for.
-    pub(super) wanted: BTreeMap<BlockId, Asked>,
-    pub(super) decided_from: ReplicaId,
-    pub(super) fetch_armed: bool,
-    /// How often questions have been repeated since something came.
-    pub(super) fetch_tries: u32,
-    pub(super) fetching: StateFetch,
-    executed_done: Slot,
-
-    pub(super) requests: KeptRequests,
+    pub(super) peers: Peers,
+    pub(super) outbox: Outbox,
+    pub(super) timing: ViewTiming,
+    pub(super) missing: Missing,
+    pub(super) relay: Relay,
     pub(super) sadl: Sadl<Self>,
-    /// Which way batches go, as it was ordered, and what the leader looks at to change it.
-    pub(super) course: Course,
-    pub(super) watch: Watch,
-    /// The batch that must come before anything more can be executed.
-    pub(super) stalled: Option<Name>,
-    pub(super) reads: Reads,
-    /// Since when something has waited while nothing was decided.
-    pub(super) waiting_since: Option<Time>,
-    pub(super) say_due: bool,
-    repeat_armed: bool,
-    /// How often the same has been said since the view or mode changed.
-    pub(super) repeats: u32,
-    housekeeping: bool,
+    pub(super) hybrid: Hybrid,
+    pub(super) reads: ReadQueue,
+    housekeeping: Housekeeping,
 }
 
 impl Racs {
-    /// Who leads a view's synchronous mode.
-    pub(super) fn leader_of(&self, view: u64) -> ReplicaId {
-        let members = self.members as u64;
-        let turn = u64::from(self.leader_first.0) + view.saturating_sub(1) % members;
-        ReplicaId((turn % members) as u16)
+    /// Whether this bug is injected.
+    pub(super) fn planted(&self, plant: Plant) -> bool {
+        self.config.planted.is(plant)
     }
 
-    /// How blocks are compared (R9, R15).
-    pub(super) fn rank(&self, id: BlockId) -> (u64, bool, u64) {
-        let flat = self.planted(Plant::HighAsPrinted)
-            || self.planted(Plant::KeepMaxOnly)
-            || self.planted(Plant::KeepMaxAndStop);
-        (id.view, id.level > 0 && !flat, id.round)
-    }
-
-    /// Whether a block can be counted upon: its ancestors are here, or all that it could add is.
-    pub(super) fn delivered(&self, id: BlockId) -> bool {
-        self.rank(id) <= self.rank(self.high) || self.tree.connected(id)
-    }
-
-    /// What is said of this view may be said: it is on disk.
-    pub(super) const fn settled(&self) -> bool {
-        self.promise.is_none()
+    /// Whether any is: what it breaks is the checkers' to find, not an assertion's.
+    fn weak(&self) -> bool {
+        self.config.planted != super::plant::Planted::default()
     }
 
     pub(super) fn promise(&mut self, ctx: &mut Context<'_, Self>) {
         let promised = Promised {
-            view: self.view,
-            stopped: self.stopped,
+            view: self.view.number(),
+            stopped: self.view.stopped(),
             asynchronous: matches!(self.mode, Mode::Asynchronous(_)),
-            high: self.high,
-            certificate: self.certificate.clone(),
+            high: self.tree.high(),
+            certificate: self.view.certificate().cloned(),
             chain: self.sadl.chain(),
         };
         let write = ctx.persist_promise(&promised);
         self.sadl.numbered(write);
-        self.promise = Some(write);
+        self.outbox.promised(write);
     }
 
     /// Writes a connected block and what leads to it; `due` happens when all of it is durable.
@@ -277,7 +153,7 @@ impl Racs {
             if self.planted(Plant::VoteNotDurable) {
                 return self.on_due(due, ctx);
             }
-            self.due.push_back((write, due));
+            self.outbox.say_after(write, due);
         }
     }
 
@@ -292,19 +168,16 @@ impl Racs {
     /// A peer, or this replica, is in this life of its, or in a later one: what it acknowledged
     /// before no longer counts.
     pub(super) fn meet(&mut self, peer: ReplicaId, life: Incarnation, ctx: &mut Context<'_, Self>) {
-        let Some(known) = self.lives.get_mut(peer.index()) else {
-            return;
-        };
-        if life <= *known {
+        let observed = self.peers.observe(peer, life);
+        if observed == Observed::Known {
             return;
         }
-        if *known != Incarnation(0) {
+        if observed == Observed::Restarted {
             ctx.mark("peer came back in a new life");
         }
-        *known = life;
         self.sadl.meet(peer, life);
-        if let Some(lead) = &mut self.lead {
-            lead.votes[peer.index()] = None;
+        if let Some(lead) = &mut self.sync.lead {
+            lead.forget(peer);
         }
         if let Mode::Asynchronous(fallback) = &mut self.mode {
             fallback.forget(peer);
@@ -318,53 +191,48 @@ impl Racs {
         lives: &[Incarnation],
         ctx: &mut Context<'_, Self>,
     ) -> bool {
-        if lives.len() != self.members {
+        if lives.len() != self.me.members() {
             return false;
         }
         for (peer, life) in lives.iter().enumerate() {
             self.meet(ReplicaId(peer as u16), *life, ctx);
         }
-        lives[from.index()] >= self.lives[from.index()]
+        lives[from.index()] >= self.peers.incarnation(from)
     }
 
     pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        if !self.housekeeping {
-            self.housekeeping = true;
-            ctx.set_timer(Timer::Housekeeping, HOUSEKEEPING);
-        }
+        self.housekeeping.arm(Timer::Housekeeping, ctx);
     }
 
     pub(super) fn arm_repeat(&mut self, ctx: &mut Context<'_, Self>) {
-        if !self.repeat_armed {
-            self.repeat_armed = true;
-            // Who timed out alone may go on saying so for long.
-            let pause = Duration::from_millis(60).max(self.round_trip * 2);
-            ctx.set_timer(Timer::Repeat, pause * (1 << (self.repeats / 8).min(4)));
+        if let Some(longer) = self.outbox.arm() {
+            let pause = Duration::from_millis(60).max(self.timing.round_trip() * 2);
+            ctx.set_timer(Timer::Repeat, pause * longer);
         }
     }
 
     fn on_repeat(&mut self, ctx: &mut Context<'_, Self>) {
-        self.repeat_armed = false;
+        self.outbox.fired();
         let steady = matches!(self.mode, Mode::Synchronous)
-            && self.stopped.is_none()
-            && !self.out
-            && (self.heard || self.lead.as_ref().is_some_and(|lead| lead.open));
+            && !self.view.is_stopped()
+            && !self.view.is_out()
+            && (self.sync.is_heard() || self.sync.leads());
         if !steady {
-            self.say_due = true;
-            self.repeats = self.repeats.saturating_add(1);
+            self.outbox.repeat();
             self.want_quoting(ctx);
             self.arm_repeat(ctx);
         }
     }
 
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping = false;
-        self.requests.expire(ctx.now());
-        self.sadl.drop_waiting(&|key| !self.requests.contains(key));
+        self.housekeeping.fired();
+        self.relay.kept.expire(ctx.now());
+        self.sadl
+            .drop_waiting(&|key| !self.relay.kept.contains(key));
         self.reads.expire(ctx.now());
         self.reads.repeat();
-        if self.requests.is_empty() && self.reads.is_empty() {
-            self.waiting_since = None;
+        if self.relay.kept.is_empty() && self.reads.is_empty() {
+            self.relay.progressed(false, ctx.now());
         } else {
             self.arm_housekeeping(ctx);
         }
@@ -372,14 +240,13 @@ impl Racs {
 
     fn flush(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         self.evaluate(ctx);
-        if self.say_due && self.settled() {
-            self.say_due = false;
+        if self.outbox.take_wanted() {
             self.say(ctx);
         }
         self.flush_requests(ctx);
         self.flush_batches(ctx);
         let wake = self.flush_leader(ctx);
-        if self.answer_due {
+        if self.sync.take_answer_due() {
             self.send_vote(ctx);
         }
         // The own vote may be all that was missing.
@@ -432,90 +299,37 @@ impl Protocol for Racs {
     const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     fn new(setup: Setup<Config>) -> Self {
-        let Setup {
-            id,
-            incarnation,
-            epoch,
-            options,
-            durability,
-            ..
-        } = setup;
-        let members = epoch.members;
+        let me = Member::new(&setup);
+        let (id, members) = (me.id(), me.members());
+        let Setup { epoch, options, .. } = setup;
         let mut coin = Coin::new(&epoch);
         if options.planted.is(Plant::CoinDiffers) {
             coin.spoil(id);
         }
+        let flat = [
+            Plant::HighAsPrinted,
+            Plant::KeepMaxOnly,
+            Plant::KeepMaxAndStop,
+        ];
+        let flat = flat.into_iter().any(|plant| options.planted.is(plant));
         let limits = Self::limits(&options);
-        let sadl = Sadl::new(id, incarnation, members, epoch.majority(), limits);
-        let mut lives = vec![Incarnation(0); members];
-        lives[id.index()] = incarnation;
+        let sadl = Sadl::new(id, me.incarnation(), members, me.majority(), limits);
         Self {
-            id,
-            incarnation,
-            life: 0,
-            members,
-            quorum: epoch.majority(),
-            others: epoch.others(id),
-            down: ReplicaSet::EMPTY,
-            durability,
+            peers: Peers::new(&me),
+            me,
             config: options,
-            sadl,
-            leader_first: epoch.leader_first,
-            coin,
-            view: 0,
+            view: ViewState::new(&epoch, coin),
             mode: Mode::Synchronous,
-            stopped: None,
-            out: false,
-            high: BlockId::GENESIS,
-            tree: Tree::default(),
-            decided: BlockId::GENESIS,
-            certificate: None,
-            exit: None,
-            timeouts: vec![None; members],
-            new_views: vec![None; members],
-            completed: vec![None; members],
-            early: vec![[None, None]; members],
-            quotes: Vec::new(),
-            quoting: vec![None; members],
-            fall_old: BTreeMap::new(),
-            lives,
-            promise: None,
-            due: VecDeque::new(),
-            lead: None,
-            heard: false,
-            introduced: false,
-            ahead: RequestQueue::default(),
-            heard_at: Time(0),
-            tip: None,
-            voted: None,
-            answer_due: false,
-            stamp_seen: 0,
-            round_trip: Duration::ZERO,
-            leaders_trips: vec![Duration::ZERO; members],
-            price: Duration::ZERO,
-            priced_at: Time(0),
-            failures: 0,
-            fallbacks: Timing(0),
-            elected: Timing(0),
-            leaving: false,
-            reached: BlockId::GENESIS,
-            wanted: BTreeMap::new(),
-            decided_from: id,
-            fetch_armed: false,
-            fetch_tries: 0,
-            fetching: StateFetch::default(),
-            executed_done: Slot(0),
-            requests: KeptRequests::new(),
-            course: Course::default(),
-            watch: Watch::new(members),
-            stalled: None,
-            reads: Reads::default(),
-            renewals: Renewals::default(),
-            waiting_since: None,
-            say_due: false,
-            repeat_armed: false,
-            repeats: 0,
-            housekeeping: false,
+            sync: SyncState::default(),
+            tree: Tree::new(id, flat),
+            outbox: Outbox::default(),
+            timing: ViewTiming::new(members),
+            missing: Missing::default(),
+            relay: Relay::default(),
+            sadl,
+            hybrid: Hybrid::new(members),
+            reads: ReadQueue::new(id),
+            housekeeping: Housekeeping::default(),
         }
     }
 
@@ -524,7 +338,7 @@ impl Protocol for Racs {
         recovered: Recovered<Promised, Record, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.life = ctx.random();
+        self.reads.start(ctx.random());
         let (first_boot, forgot) = (recovered.first_boot, recovered.forgot);
         let Some(found) = self.restore(recovered) else {
             return ctx.halt(
@@ -545,8 +359,8 @@ impl Protocol for Racs {
                 Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
                 _ => ctx.mark("ignored: not a frontend's message"),
             },
-            Peer::Replica(from) if self.others.contains(from) => {
-                self.down = self.down.without(from);
+            Peer::Replica(from) if self.me.others().contains(from) => {
+                self.peers.link_up(from);
                 self.on_replica_message(from, message, ctx);
             }
             Peer::Replica(_) => ctx.mark("ignored: not a member"),
@@ -567,21 +381,14 @@ impl Protocol for Racs {
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
         self.sadl.on_persisted(upto, ctx);
-        if self.promise.is_some_and(|write| write <= upto) {
-            self.promise = None;
-            self.say_due = true;
-        }
-        while let Some((write, due)) = self.due.front().copied() {
-            if write > upto {
-                break;
-            }
-            self.due.pop_front();
+        self.outbox.durable_up_to(upto);
+        while let Some(due) = self.outbox.pop_due(upto) {
             self.on_due(due, ctx);
         }
     }
 
     fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
-        self.executed_done = self.executed_done.max(slot);
+        self.tree.on_executed(slot);
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
@@ -589,32 +396,32 @@ impl Protocol for Racs {
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
-        self.executed_done = self.executed_done.max(slot);
+        self.tree.on_executed(slot);
         self.install(slot, summary, ctx);
     }
 
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
         let Peer::Replica(peer) = peer else { return };
-        if !self.others.contains(peer) {
+        if !self.me.others().contains(peer) {
             return;
         }
         match link {
             Link::Up { incarnation } => {
-                self.down = self.down.without(peer);
+                self.peers.link_up(peer);
                 self.meet(peer, incarnation, ctx);
                 self.on_link_renewed(peer, ctx);
             }
             Link::Reset => self.on_link_renewed(peer, ctx),
             Link::Down => {
-                self.down = self.down.with(peer);
-                if self.leader_of(self.view) == peer {
+                self.peers.link_down(peer);
+                if self.view.leader() == peer {
                     self.on_leader_lost(ctx);
                 }
             }
             Link::Arriving => {
                 let now = ctx.now();
-                if self.leader_of(self.view) == peer && !self.starving(now) {
-                    self.heard_at = now;
+                if self.view.leader() == peer && !self.starving(now) {
+                    self.sync.progressed(now);
                 }
             }
             Link::Room(_) => {}
@@ -630,7 +437,7 @@ impl Protocol for Racs {
                         decided: root.id,
                         time: root.time,
                         heads: self.sadl.heads().to_vec(),
-                        course: self.course,
+                        course: self.hybrid.course(),
                     };
                     self.keep_undecided(ctx);
                     ctx.checkpoint(root.end, &summary);
@@ -641,7 +448,7 @@ impl Protocol for Racs {
             // Nobody waits for more than a quorum of the others.
             Control::SlowMembers(_) | Control::EpochEnded => {}
             Control::ReportFailure(peer) => {
-                if self.leader_of(self.view) == peer {
+                if self.view.leader() == peer {
                     self.on_leader_lost(ctx);
                 }
             }
@@ -671,51 +478,60 @@ impl Protocol for Racs {
     }
 
     fn status(&self) -> Status {
-        let leads = self.lead.as_ref().is_some_and(|lead| lead.open);
+        let leads = self.sync.leads();
         let role = match &self.mode {
             Mode::Recovering(_) => "recovering",
             Mode::Asynchronous(_) => "asynchronous",
-            Mode::Synchronous if self.out => "rejoining",
-            Mode::Synchronous if self.stopped.is_some() => "timed out",
+            Mode::Synchronous if self.view.is_out() => "rejoining",
+            Mode::Synchronous if self.view.is_stopped() => "timed out",
             Mode::Synchronous if leads => "leader",
             Mode::Synchronous => "follower",
         };
         let known = matches!(self.mode, Mode::Synchronous)
-            && self.stopped.is_none()
-            && (self.heard || leads);
+            && !self.view.is_stopped()
+            && (self.sync.is_heard() || leads);
         let accepted = self
             .tree
-            .end_of(self.high)
+            .end_of(self.tree.high())
             .map_or(self.tree.root().end, |(end, _)| end);
         Status {
             role,
-            leader: known.then(|| self.leader_of(self.view)),
-            view: self.view,
+            leader: known.then(|| self.view.leader()),
+            view: self.view.number(),
             accepted: accepted.max(self.tree.root().end),
             committed: self.tree.root().end,
-            stable: self.executed_done,
-            voting: !self.out && !matches!(self.mode, Mode::Recovering(_)),
+            stable: self.tree.executed(),
+            voting: !self.view.is_out() && !matches!(self.mode, Mode::Recovering(_)),
             details: vec![
                 ("round", self.tree.root().id.round.to_string()),
-                ("high", self.high.to_string()),
-                ("asynchronous_modes", self.fallbacks.to_string()),
-                ("elected_blocks", self.elected.to_string()),
+                ("high", self.tree.high().to_string()),
+                ("asynchronous_modes", self.timing.fallbacks().to_string()),
+                ("elected_blocks", self.timing.elected().to_string()),
                 ("view_timeout_ms", self.timeout().as_millis().to_string()),
-                ("asynchronous_mode_ms", self.price.as_millis().to_string()),
-                ("round_trip_us", self.round_trip.as_micros().to_string()),
+                (
+                    "asynchronous_mode_ms",
+                    self.timing.price().as_millis().to_string(),
+                ),
+                (
+                    "round_trip_us",
+                    self.timing.round_trip().as_micros().to_string(),
+                ),
                 ("blocks_held", self.tree.len().to_string()),
                 ("history_bytes", self.tree.history_bytes().to_string()),
                 ("dissemination", self.way().to_string()),
                 ("dissemination_chosen", self.config.hybrid.to_string()),
-                ("dissemination_switches", self.course.changes.to_string()),
-                ("request_median_us", self.watch.median.to_string()),
-                ("commands_per_second", self.watch.throughput.to_string()),
+                (
+                    "dissemination_switches",
+                    self.hybrid.course().changes.to_string(),
+                ),
+                ("request_median_us", self.hybrid.median().to_string()),
+                ("commands_per_second", self.hybrid.throughput().to_string()),
                 ("batches_held", self.sadl.held().0.to_string()),
                 ("batches_bytes", self.sadl.held().1.to_string()),
-                ("requests", self.requests.len().to_string()),
-                ("requests_bytes", self.requests.bytes().to_string()),
+                ("requests", self.relay.kept.len().to_string()),
+                ("requests_bytes", self.relay.kept.bytes().to_string()),
                 ("reads_waiting", self.reads.len().to_string()),
-                ("incarnation", format!("{}", self.incarnation.0)),
+                ("incarnation", format!("{}", self.me.incarnation().0)),
             ],
             ..Status::default()
         }
@@ -729,17 +545,17 @@ impl Protocol for Racs {
         };
         let root = self.tree.root();
         let parts = [
-            self.view,
+            self.view.number(),
             mode,
-            self.high.round,
-            self.high.view,
+            self.tree.high().round,
+            self.tree.high().view,
             root.id.round,
             root.end.0,
-            u64::from(self.stopped.is_some()),
-            u64::from(self.out),
+            u64::from(self.view.is_stopped()),
+            u64::from(self.view.is_out()),
             self.tree.len() as u64,
-            self.requests.len() as u64,
-            self.lead.as_ref().map_or(0, Lead::digest),
+            self.relay.kept.len() as u64,
+            self.sync.lead.as_ref().map_or(0, LeaderState::digest),
         ];
         parts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| {
             (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3)
@@ -757,42 +573,42 @@ impl Protocol for Racs {
         let weak = self.weak();
         if !matches!(self.mode, Mode::Recovering(_)) && !weak {
             assert!(
-                self.tree.connected(self.high),
+                self.tree.connected(self.tree.high()),
                 "the highest block {} extends what is decided, {}",
-                self.high,
+                self.tree.high(),
                 self.tree.root().id
             );
             assert!(
-                self.rank(self.high) >= self.rank(self.tree.root().id),
+                self.tree.rank(self.tree.high()) >= self.tree.rank(self.tree.root().id),
                 "nothing decided ranks above the highest block"
             );
         }
-        assert!(self.high.view <= self.view || self.decided.view > self.view || weak);
         assert!(
-            self.executed_done <= self.tree.root().end,
-            "executions were asked for"
+            self.tree.high().view <= self.view.number()
+                || self.tree.decided().view > self.view.number()
+                || weak
         );
-        if let Some(lead) = &self.lead {
+        if let Some(lead) = &self.sync.lead {
             assert!(
-                self.leader_of(self.view) == self.id,
+                self.view.leader() == self.me.id(),
                 "a leader leads its own view"
             );
             assert!(
                 matches!(self.mode, Mode::Synchronous),
                 "nobody leads the asynchronous mode"
             );
-            lead.assert_invariants(self.members, self.view, self.high);
+            lead.assert_invariants(self.me.members(), self.view.number(), self.tree.high());
         }
         if let Mode::Asynchronous(fallback) = &self.mode {
             assert!(
-                self.stopped.is_some(),
+                self.view.is_stopped(),
                 "no synchronous vote in the asynchronous mode"
             );
-            fallback.assert_invariants(self.view, self.id);
+            fallback.assert_invariants(self.view.number(), self.me.id());
         }
-        if let Some(certificate) = &self.certificate {
+        if let Some(certificate) = self.view.certificate() {
             assert!(
-                certificate.view < self.view,
+                certificate.view < self.view.number(),
                 "certificates are of views that ended"
             );
         }
@@ -829,7 +645,7 @@ impl Racs {
                 median,
             } => {
                 if self.meet_all(from, &lives, ctx) {
-                    self.watch.on_told(from, median);
+                    self.hybrid.on_told(from, median);
                     self.on_vote(from, view, tip, stamp, ctx);
                 } else {
                     ctx.mark("ignored: vote of an earlier life");
@@ -874,7 +690,7 @@ impl Racs {
                     return self.exit_by_high(certificate.view, decided, ctx);
                 }
                 self.learn(decided, from, ctx);
-                if certificate.view >= self.view {
+                if certificate.view >= self.view.number() {
                     ctx.mark("exit by another's certificate");
                 }
                 self.on_certificate(certificate);

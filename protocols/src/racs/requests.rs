@@ -8,7 +8,7 @@
 //!   comes before it leads, and what it could not propose goes into its block of level 1
 //! ```
 
-use super::{Mark, Message, Racs, replica::Mode};
+use super::{Mark, Message, Racs, message::MESSAGE_BYTES, replica::Mode};
 use crate::sadl::Dissemination;
 use alloc::vec::Vec;
 use quintet_replica::{
@@ -45,22 +45,23 @@ impl Racs {
     fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         let bytes_max = self.config.queue_bytes;
         if let Err(taken) = self
-            .requests
+            .relay
+            .kept
             .keep(key, batch.clone(), bytes_max, ctx.arrived())
         {
             ctx.mark("request refused: queue full");
             return Self::refuse(key, taken, ctx);
         }
-        self.waiting_since.get_or_insert(ctx.now());
+        self.relay.waits(ctx.now());
         self.arm_housekeeping(ctx);
         if self.disseminates() {
             self.sadl.replicate(key, batch);
-        } else if let Some(lead) = &mut self.lead {
+        } else if let Some(lead) = &mut self.sync.lead {
             if lead.open {
                 lead.queue.push(key, batch);
             }
-        } else if self.heard || self.introduced {
-            self.requests.pass_on(batch);
+        } else if self.sync.knows_leader() {
+            self.relay.kept.pass_on(batch);
         }
     }
 
@@ -72,13 +73,12 @@ impl Racs {
         ctx: &mut Context<'_, Self>,
     ) {
         // One replica's frontends can wait for no more than its queue holds.
-        let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
-        let said = self.new_views[from.index()];
-        if said.is_some_and(|(view, ..)| view > self.view) {
+        let bytes_max = self.config.queue_bytes.saturating_mul(self.me.members());
+        if self.peers.is_ahead(from, self.view.number()) {
             // The sender is in a view that this replica is about to lead.
-            return self.ahead.take_in(batches, bytes_max, ctx);
+            return self.relay.ahead.take_in(batches, bytes_max, ctx);
         }
-        match &mut self.lead {
+        match &mut self.sync.lead {
             Some(lead) => {
                 if let Some(mark) = mark.filter(|mark| mark.replica == from && lead.open) {
                     lead.marks.insert(from, mark);
@@ -95,21 +95,20 @@ impl Racs {
         if !matches!(self.mode, Mode::Synchronous) {
             return;
         }
-        let (own, life) = (self.id, self.life);
-        if let Some(lead) = &mut self.lead {
+        if let Some(lead) = &mut self.sync.lead {
             if lead.open
-                && let Some(mark) = self.reads.unsaid(own, life)
+                && let Some(mark) = self.reads.unsaid()
             {
-                lead.marks.insert(own, mark);
+                lead.marks.insert(mark.replica, mark);
             }
             return;
         }
-        if !self.heard && !self.introduced {
+        if !self.sync.knows_leader() {
             return;
         }
-        let leader = self.leader_of(self.view);
-        if self.heard
-            && let Some(mark) = self.reads.unsaid(own, life)
+        let leader = self.view.leader();
+        if self.sync.is_heard()
+            && let Some(mark) = self.reads.unsaid()
         {
             let message = Message::Forward {
                 mark: Some(mark),
@@ -118,35 +117,36 @@ impl Racs {
             ctx.send(leader, Lane::Control, &message);
         }
         if self.disseminates() {
-            return self.requests.pass_on_nothing();
+            return self.relay.kept.pass_on_nothing();
         }
-        let overhead = super::sync::MESSAGE_BYTES;
+        let bytes_max = self.config.batch_bytes_max;
         let message = |batches| Message::Forward {
             mark: None,
             batches,
         };
-        self.requests
-            .send(leader, self.config.batch_bytes_max, overhead, ctx, message);
+        self.relay
+            .kept
+            .send(leader, bytes_max, MESSAGE_BYTES, ctx, message);
     }
 
     /// What was on its way may be lost.
     pub(super) fn on_link_renewed(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.arm_repeat(ctx);
         // The last word may have gone to a peer that could not hear it.
-        self.say_due = true;
+        self.outbox.want();
         self.sadl.renewed(peer);
         if let Mode::Asynchronous(fallback) = &mut self.mode {
             fallback.renewed(peer);
         }
-        if self.leader_of(self.view) == peer && !self.heard {
+        if self.view.leader() == peer && !self.sync.is_heard() {
             // The new-view may be lost, too: the requests go again behind the next one.
-            self.introduced = false;
-            self.requests.pass_on_nothing();
+            self.sync.unintroduce();
+            self.relay.kept.pass_on_nothing();
         }
-        if self.heard && self.leader_of(self.view) == peer {
-            self.requests.pass_on_all();
+        if self.sync.is_heard() && self.view.leader() == peer {
+            self.relay.kept.pass_on_all();
             self.reads.repeat();
-            self.answer_due = true;
+            self.sync.want_answer();
         }
     }
 }

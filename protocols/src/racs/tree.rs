@@ -14,7 +14,7 @@ use alloc::{
     sync::Arc,
     vec::Vec,
 };
-use quintet_replica::{CommandTime, Slot};
+use quintet_replica::{CommandTime, ReplicaId, Slot};
 
 /// Where a block stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,10 +77,20 @@ pub(super) struct Tree {
     edges: BTreeSet<(BlockId, BlockId)>,
     history: VecDeque<Arc<Block>>,
     history_bytes: usize,
+    /// The highest block (R1, R15): it is connected, and no block that this replica voted for and
+    /// that may be decided lies outside of those that lead to it.
+    high: BlockId,
+    /// The highest block known to be decided, and from which member; it may not be here yet.
+    decided: (BlockId, ReplicaId),
+    /// The highest block that is known to be decided and here, with all before it.
+    reached: BlockId,
+    executed: Slot,
+    /// Elected blocks have no higher rank: an injected bug.
+    flat: bool,
 }
 
-impl Default for Tree {
-    fn default() -> Self {
+impl Tree {
+    pub fn new(own: ReplicaId, flat: bool) -> Self {
         let root = Root {
             id: BlockId::GENESIS,
             end: Slot(0),
@@ -94,11 +104,101 @@ impl Default for Tree {
             edges: BTreeSet::new(),
             history: VecDeque::new(),
             history_bytes: 0,
+            high: BlockId::GENESIS,
+            decided: (BlockId::GENESIS, own),
+            reached: BlockId::GENESIS,
+            executed: Slot(0),
+            flat,
         }
     }
-}
 
-impl Tree {
+    /// How blocks are compared (R9, R15).
+    pub const fn rank(&self, id: BlockId) -> (u64, bool, u64) {
+        (id.view, id.level > 0 && !self.flat, id.round)
+    }
+
+    pub const fn is_flat(&self) -> bool {
+        self.flat
+    }
+
+    pub const fn high(&self) -> BlockId {
+        self.high
+    }
+
+    /// Whether a block ranks above the highest one.
+    pub fn outranks(&self, id: BlockId) -> bool {
+        self.rank(id) > self.rank(self.high)
+    }
+
+    pub const fn set_high(&mut self, id: BlockId) {
+        self.high = id;
+    }
+
+    /// A connected block that ranks higher is the highest one.
+    pub fn raise_high(&mut self, id: BlockId) {
+        if self.outranks(id) && self.connected(id) {
+            self.high = id;
+        }
+    }
+
+    /// Whether a block can be counted upon: its ancestors are here, or all that it could add is.
+    pub fn delivered(&self, id: BlockId) -> bool {
+        !self.outranks(id) || self.connected(id)
+    }
+
+    pub const fn decided(&self) -> BlockId {
+        self.decided.0
+    }
+
+    /// The member that told of the highest decided block.
+    pub const fn decided_from(&self) -> ReplicaId {
+        self.decided.1
+    }
+
+    /// This block is decided. True when no higher one was known.
+    pub const fn decide(&mut self, id: BlockId) -> bool {
+        let is_new = id.round > self.decided.0.round;
+        if is_new {
+            self.decided.0 = id;
+        }
+        is_new
+    }
+
+    /// The same, as this member tells.
+    pub const fn learn(&mut self, id: BlockId, from: ReplicaId) -> bool {
+        let is_new = self.decide(id);
+        if is_new {
+            self.decided.1 = from;
+        }
+        is_new
+    }
+
+    pub const fn reached(&self) -> BlockId {
+        self.reached
+    }
+
+    /// This block and all before it are decided and here.
+    pub const fn reach(&mut self, id: BlockId) {
+        self.reached = id;
+    }
+
+    /// A state that covers `root` is here: all up to it is decided.
+    pub fn install(&mut self, root: Root) {
+        self.reset(root);
+        self.decide(root.id);
+        if self.reached.round < root.id.round {
+            self.reached = root.id;
+        }
+    }
+
+    pub fn on_executed(&mut self, slot: Slot) {
+        self.executed = self.executed.max(slot);
+    }
+
+    pub const fn executed(&self) -> Slot {
+        self.executed
+    }
+
     pub const fn root(&self) -> Root {
         self.root
     }
@@ -373,7 +473,7 @@ impl Tree {
     }
 
     /// A state that covers `root` was installed: nothing below it is held any more.
-    pub fn reset(&mut self, root: Root) {
+    fn reset(&mut self, root: Root) {
         self.root = root;
         self.history.clear();
         self.history_bytes = 0;
@@ -533,5 +633,6 @@ impl Tree {
         if let Some(last) = self.history.back() {
             assert!(last.id == self.root.id, "the history ends at the root");
         }
+        assert!(self.executed <= self.root.end, "executions were asked for");
     }
 }

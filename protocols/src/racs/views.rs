@@ -13,14 +13,14 @@
 
 use super::{
     BlockId, Certificate, Message, Racs, Why,
-    asynchronous::Fallback,
+    fallback::Fallback,
+    leader_state::LeaderState,
     plant::Plant,
     replica::{Mode, Timer},
-    sync::Lead,
 };
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 use quintet_replica::{
-    Context, Lane, ReplicaId, Time,
+    Context, Lane, ReplicaId, ReplicaSet, Time,
     parts::{RequestQueue, request_key},
 };
 
@@ -51,44 +51,34 @@ impl Racs {
         if let Mode::Recovering(_) = &self.mode {
             return self.ask_to_recover(ctx);
         }
-        if self.out {
+        if self.view.is_out() {
             return self.ask_to_move_on(ctx);
         }
-        if let Some(high) = self.stopped {
+        if let Some(high) = self.view.stopped() {
             let message = Message::Timeout {
-                view: self.view,
+                view: self.view.number(),
                 high,
                 decided: self.tree.root().id,
-                leaving: self.leaving,
-                mark: self.reads.newest(self.id, self.life),
+                leaving: self.view.is_leaving(),
+                mark: self.reads.newest(),
             };
-            ctx.multicast(self.others, Lane::Control, &message);
-            self.timeouts[self.id.index()] = Some((self.view, high, None));
-        } else if !self.heard && self.lead.is_none() && self.may_say_new_view() {
+            ctx.multicast(self.me.others(), Lane::Control, &message);
+            self.peers.stopped(self.me.id(), self.view.number(), high);
+        } else if !self.sync.is_heard() && self.sync.lead.is_none() && self.view.has_proof() {
             let message = Message::NewView {
-                view: self.view,
-                high: self.high,
-                certificate: self.certificate.clone(),
+                view: self.view.number(),
+                high: self.tree.high(),
+                certificate: self.view.certificate().cloned(),
             };
-            ctx.send(self.leader_of(self.view), Lane::Control, &message);
-            if !core::mem::replace(&mut self.introduced, true) {
+            ctx.send(self.view.leader(), Lane::Control, &message);
+            if self.sync.introduce() {
                 // It need not be heard first: two ways between sites less.
-                self.requests.pass_on_all();
+                self.relay.kept.pass_on_all();
             }
         }
         if matches!(self.mode, Mode::Asynchronous(_)) {
             self.say_asynchronously(ctx);
         }
-    }
-
-    /// Only those say "new view" who can prove that the view before has ended: the replica that
-    /// left it must be able to help those who did not (R2).
-    fn may_say_new_view(&self) -> bool {
-        self.view == 1
-            || self
-                .certificate
-                .as_ref()
-                .is_some_and(|proof| proof.view + 1 == self.view)
     }
 
     pub(super) fn on_timeout(
@@ -100,21 +90,23 @@ impl Racs {
         mark: Option<super::Mark>,
         ctx: &mut Context<'_, Self>,
     ) {
-        if view < self.view {
+        if view < self.view.number() {
             return self.send_exit(from, view, ctx);
         }
         if high.view > view {
             return ctx.mark("ignored: timeout with a block of a later view");
         }
-        let said = &mut self.timeouts[from.index()];
-        if said.is_none_or(|(before, ..)| before <= view) {
-            *said = Some((view, high, mark.filter(|mark| mark.replica == from)));
-        }
+        self.peers.on_timeout(from, view, high, mark);
         let near = decided.round + self.config.window as u64 >= self.tree.root().id.round;
-        if let Some(lead) = self.lead.as_mut().filter(|_| near && view == self.view) {
-            lead.stopped = lead.stopped.with(from);
+        if let Some(lead) = self
+            .sync
+            .lead
+            .as_mut()
+            .filter(|_| near && view == self.view.number())
+        {
+            lead.on_stopped(from);
         }
-        if leaving && view == self.view && self.leader_of(view) == from {
+        if leaving && view == self.view.number() && self.view.leader_of(view) == from {
             self.time_out(ctx);
         }
     }
@@ -126,39 +118,29 @@ impl Racs {
         high: BlockId,
         ctx: &mut Context<'_, Self>,
     ) {
-        if self.leader_of(view) != self.id || high.view >= view {
+        if self.view.leader_of(view) != self.me.id() || high.view >= view {
             return ctx.mark("ignored: new-view for another");
         }
-        if view < self.view {
+        if view < self.view.number() {
             return self.send_exit(from, view, ctx);
         }
-        let said = &mut self.new_views[from.index()];
-        if said.is_none_or(|(before, ..)| before <= view) {
-            *said = Some((view, high, None));
-        }
+        self.peers.on_new_view(from, view, high);
     }
 
     pub(super) fn on_certificate(&mut self, certificate: Certificate) {
-        let known = self.exit.as_ref().map_or(0, |exit| exit.view);
-        let enough = certificate.completed.len() >= self.quorum;
-        let members = certificate
-            .completed
-            .iter()
-            .all(|id| id.owner.index() < self.members);
-        if enough && members && certificate.view >= self.view && certificate.view > known {
-            self.exit = Some(certificate);
-        }
+        self.view.on_certificate(certificate, self.me.majority());
     }
 
     /// Helps a replica that speaks of a view that this one has left.
     pub(super) fn send_exit(&mut self, to: ReplicaId, view: u64, ctx: &mut Context<'_, Self>) {
-        if !self.settled() {
+        if !self.outbox.is_settled() {
             return;
         }
         let by_high = self.planted(Plant::ExitByHigh);
-        if let Some(certificate) = self.certificate.clone().filter(|proof| proof.view >= view) {
+        let proof = self.view.certificate().filter(|proof| proof.view >= view);
+        if let Some(certificate) = proof.cloned() {
             let decided = if by_high {
-                self.high
+                self.tree.high()
             } else {
                 self.tree.root().id
             };
@@ -171,33 +153,24 @@ impl Racs {
                 },
             );
         }
-        if self.lead.as_ref().is_some_and(|lead| lead.open) && self.stopped.is_none() {
-            let to = quintet_replica::ReplicaSet::EMPTY.with(to);
+        if self.sync.leads() && !self.view.is_stopped() {
+            let to = ReplicaSet::EMPTY.with(to);
             self.send_propose(to, Vec::new(), true, ctx);
         }
     }
 
-    /// What `said` of `view` can be counted: who, and the highest block among it. Blocks that are
-    /// missing are asked for, and their senders do not count yet.
+    /// The words that can be counted, and the highest block among them. Blocks that are missing are
+    /// asked for, and their senders do not count yet.
     fn count(
         &mut self,
-        view: u64,
-        of: impl Fn(&Self) -> &[super::replica::Said],
+        said: Vec<(ReplicaId, BlockId)>,
         ctx: &mut Context<'_, Self>,
     ) -> (usize, BlockId) {
-        let said: Vec<(ReplicaId, BlockId)> = of(self)
-            .iter()
-            .enumerate()
-            .filter_map(|(from, said)| {
-                let (of, high, _) = (*said)?;
-                (of == view).then_some((ReplicaId(from as u16), high))
-            })
-            .collect();
         let (mut count, mut best) = (0, BlockId::GENESIS);
         for (from, high) in said {
-            if self.delivered(high) {
+            if self.tree.delivered(high) {
                 count += 1;
-                if self.rank(high) > self.rank(best) {
+                if self.tree.rank(high) > self.tree.rank(best) {
                     best = high;
                 }
             } else {
@@ -208,22 +181,13 @@ impl Racs {
     }
 
     fn maybe_enter_asynchronous(&mut self, ctx: &mut Context<'_, Self>) -> bool {
-        let mut views: Vec<u64> = self
-            .timeouts
-            .iter()
-            .flatten()
-            .map(|(view, ..)| *view)
-            .filter(|view| *view >= self.view)
-            .collect();
-        views.sort_unstable();
-        views.dedup();
-        for view in views.into_iter().rev() {
-            let here = view == self.view;
-            if here && (self.out || matches!(self.mode, Mode::Asynchronous(_))) {
+        for view in self.peers.views_timed_out(self.view.number()) {
+            let here = view == self.view.number();
+            if here && (self.view.is_out() || matches!(self.mode, Mode::Asynchronous(_))) {
                 continue;
             }
-            let (count, best) = self.count(view, |racs| &racs.timeouts, ctx);
-            if count >= self.quorum {
+            let (count, best) = self.count(self.peers.timeouts(view), ctx);
+            if count >= self.me.majority() {
                 self.enter_asynchronous(view, best, ctx);
                 return true;
             }
@@ -233,7 +197,7 @@ impl Racs {
 
     fn enter_asynchronous(&mut self, view: u64, best: BlockId, ctx: &mut Context<'_, Self>) {
         ctx.mark("asynchronous mode");
-        if view > self.view {
+        if view > self.view.number() {
             ctx.mark("asynchronous mode for a later view");
             self.look_back(None, ctx);
             // What the quorum holds may be decided: the view prunes what the highest block does
@@ -242,21 +206,21 @@ impl Racs {
             self.begin_view(view, ctx);
         }
         self.adopt(best);
-        self.stopped.get_or_insert(self.high);
-        let queue = self.lead.take().map(|lead| lead.queue);
+        self.view.ensure_stopped(self.tree.high());
+        let queue = self.sync.lead.take().map(|lead| lead.queue);
         let forwarded = queue.iter().flat_map(RequestQueue::waiting);
-        self.repeats = 0;
-        *self.fallbacks += 1;
+        self.outbox.renew();
+        self.timing.fell_back();
         let mut fallback = Fallback::new(
             forwarded.map(|(_, batch)| batch.clone()).collect(),
             ctx.now(),
         );
         if self.planted(Plant::FallKept) {
-            fallback.fall = self.fall_old.clone();
+            fallback.set_fall(self.view.fall_old().clone());
         }
-        self.mode = Mode::Asynchronous(fallback);
-        self.requests.pass_on_nothing();
-        let high = self.high;
+        self.mode = Mode::Asynchronous(Box::new(fallback));
+        self.relay.kept.pass_on_nothing();
+        let high = self.tree.high();
         self.write(high, Why::Held, None, ctx);
         self.promise(ctx);
         self.propose_level_1(ctx);
@@ -265,66 +229,55 @@ impl Racs {
 
     /// The highest block of a quorum's timeouts.
     fn adopt(&mut self, best: BlockId) {
-        let higher = self.rank(best) > self.rank(self.high);
-        if (higher || self.planted(Plant::HighAsPrinted)) && self.tree.connected(best) {
-            self.high = best;
+        if self.planted(Plant::HighAsPrinted) && self.tree.connected(best) {
+            self.tree.set_high(best);
         }
+        self.tree.raise_high(best);
     }
 
     /// The view's asynchronous mode is over.
     fn maybe_leave(&mut self, ctx: &mut Context<'_, Self>) -> bool {
         self.note_completions();
-        self.exit.take_if(|exit| exit.view < self.view);
-        let Some(exit) = self.exit.clone() else {
+        let Some((view, elected)) = self.view.exit() else {
             return false;
         };
-        let coin = self.coin.flip(exit.view);
-        let elected = exit.completed.iter().copied().find(|id| id.owner == coin);
         if let Some(elected) = elected
             && elected.round > self.tree.root().id.round
             && !self.tree.connected(elected)
         {
-            self.want(elected, coin, ctx);
+            self.want(elected, elected.owner, ctx);
             return false;
         }
-        self.exit = None;
-        self.leave(exit, elected, ctx);
+        self.leave(view, elected, ctx);
         true
     }
 
-    fn leave(&mut self, exit: Certificate, elected: Option<BlockId>, ctx: &mut Context<'_, Self>) {
-        let here = if exit.view == self.view {
-            elected
-        } else {
-            None
-        };
+    fn leave(&mut self, view: u64, elected: Option<BlockId>, ctx: &mut Context<'_, Self>) {
+        let here = elected.filter(|_| view == self.view.number());
         self.look_back(here, ctx);
         if let Some(elected) = elected {
             ctx.mark("coin elects a block");
-            *self.elected += 1;
+            self.timing.has_elected();
             self.raise_high(elected);
-            if elected.round > self.decided.round {
-                self.decided = elected;
-            }
+            self.tree.decide(elected);
         } else {
             ctx.mark("coin elects nobody");
         }
-        let next = exit.view + 1;
-        self.certificate = Some(exit);
+        self.view.take_exit();
         // The elected block is decided before the tree is pruned around the highest one.
         self.maybe_commit(ctx);
-        self.enter_view(next, ctx);
+        self.enter_view(view + 1, ctx);
     }
 
     /// Before any step out of an asynchronous mode: what the coin elects may have been decided
     /// with this replica's vote, so it becomes the highest block.
     fn look_back(&mut self, elected: Option<BlockId>, ctx: &mut Context<'_, Self>) {
-        let coin = self.coin.flip(self.view);
+        let coin = self.view.elected(self.view.number());
         let Mode::Asynchronous(fallback) = &self.mode else {
             return;
         };
-        let fall = fallback.fall.get(&coin).copied();
-        self.fall_old = fallback.fall.clone();
+        let fall = fallback.fall().get(&coin).copied();
+        self.view.keep_fall(fallback.fall().clone());
         if self.planted(Plant::FallForgotten) {
             return;
         }
@@ -337,27 +290,24 @@ impl Racs {
     }
 
     fn raise_high(&mut self, elected: BlockId) {
-        let flat = self.planted(Plant::HighAsPrinted)
-            || self.planted(Plant::KeepMaxOnly)
-            || self.planted(Plant::KeepMaxAndStop);
-        let higher = flat || self.rank(elected) > self.rank(self.high);
-        if higher && self.tree.connected(elected) {
-            self.high = elected;
+        if self.tree.is_flat() && self.tree.connected(elected) {
+            self.tree.set_high(elected);
         }
+        self.tree.raise_high(elected);
     }
 
     /// A planted bug: what others hold replaces the look at what was voted for here.
     pub(super) fn exit_by_high(&mut self, view: u64, high: BlockId, ctx: &mut Context<'_, Self>) {
-        if view < self.view || matches!(self.mode, Mode::Recovering(_)) {
+        if view < self.view.number() || matches!(self.mode, Mode::Recovering(_)) {
             return;
         }
         if !self.tree.connected(high) {
             let owner = high.owner;
             return self.want(high, owner, ctx);
         }
-        self.high = high;
+        self.tree.set_high(high);
         self.mode = Mode::Synchronous;
-        self.certificate = None;
+        self.view.drop_certificate();
         self.enter_view(view + 1, ctx);
     }
 
@@ -370,15 +320,16 @@ impl Racs {
     /// The synchronous mode of a view, with all that this replica knows behind it.
     pub(super) fn enter_view(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
         self.begin_view(view, ctx);
-        let high = self.high;
+        let high = self.tree.high();
         self.write(high, Why::Held, None, ctx);
         self.promise(ctx);
-        let queue = core::mem::take(&mut self.ahead);
-        self.lead = (self.leader_of(view) == self.id).then(|| Lead::new(self.members, queue));
-        self.heard_at = ctx.now();
+        let queue = core::mem::take(&mut self.relay.ahead);
+        self.sync.lead = (self.view.leader_of(view) == self.me.id())
+            .then(|| LeaderState::new(self.me.members(), queue));
+        self.sync.progressed(ctx.now());
         ctx.set_timer(Timer::View, self.timeout());
         self.arm_repeat(ctx);
-        if self.down.contains(self.leader_of(view)) {
+        if self.peers.is_down(self.view.leader_of(view)) {
             ctx.mark("view passed over: its leader is down");
             self.time_out(ctx);
         }
@@ -386,28 +337,23 @@ impl Racs {
 
     fn begin_view(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
         // A timeout ends with its view and not before: no vote of that view may follow it.
-        debug_assert!(view > self.view || self.planted(Plant::LeaderGoesOn));
-        self.view = view;
-        self.note_price(ctx.now());
-        self.mode = Mode::Synchronous;
-        self.stopped = None;
-        self.leaving = false;
-        self.lead = None;
-        self.heard = false;
-        self.introduced = false;
-        self.tip = None;
-        self.voted = None;
-        self.answer_due = false;
-        self.stamp_seen = 0;
-        self.repeats = 0;
-        self.failures = self.failures.saturating_add(1);
-        self.wanted.clear();
-        self.requests.pass_on_nothing();
-        if !self.planted(Plant::FallKept) {
-            self.tree.prune(view, self.high);
+        debug_assert!(view > self.view.number() || self.planted(Plant::LeaderGoesOn));
+        self.view.begin(view);
+        if let Mode::Asynchronous(fallback) = &self.mode
+            && let Some(began_at) = fallback.began_at()
+        {
+            self.timing.priced(began_at, ctx.now());
         }
-        if self.out {
-            self.out = false;
+        self.mode = Mode::Synchronous;
+        self.sync.begin_view();
+        self.outbox.renew();
+        self.timing.view_begins();
+        self.missing.clear();
+        self.relay.kept.pass_on_nothing();
+        if !self.planted(Plant::FallKept) {
+            self.tree.prune(view, self.tree.high());
+        }
+        if self.view.rejoin() {
             ctx.mark("recovered");
             ctx.recovered();
         }
@@ -415,57 +361,49 @@ impl Racs {
 
     /// A quorum of new-views opens the view (R6).
     fn maybe_open(&mut self, ctx: &mut Context<'_, Self>) -> bool {
-        let closed = self.lead.as_ref().is_some_and(|lead| !lead.open);
-        if !closed || self.stopped.is_some() || self.out || !self.settled() {
+        let closed = self.sync.lead.as_ref().is_some_and(|lead| !lead.open);
+        if !closed || self.view.is_stopped() || self.view.is_out() || !self.outbox.is_settled() {
             return false;
         }
-        self.new_views[self.id.index()] = None;
-        let view = self.view;
-        let (mut count, best) = self.count(view, |racs| &racs.new_views, ctx);
-        count += usize::from(self.may_say_new_view());
-        if count < self.quorum && !self.planted(Plant::NoGate) {
+        let said = self.peers.new_views(self.view.number());
+        let (mut count, best) = self.count(said, ctx);
+        count += usize::from(self.view.has_proof());
+        if count < self.me.majority() && !self.planted(Plant::NoGate) {
             return false;
         }
         ctx.mark("view opened");
-        if self.rank(best) > self.rank(self.high) && self.tree.connected(best) {
-            self.high = best;
-        }
+        self.tree.raise_high(best);
         let keys: BTreeSet<_> = self
             .tree
-            .path(self.high)
+            .path(self.tree.high())
             .iter()
             .flat_map(|block| block.batches.iter())
             .filter_map(|batch| request_key(batch))
             .collect();
         let mut queue = RequestQueue::proposed(keys.into_iter());
         let direct = !self.disseminates();
-        for (key, batch) in self.requests.iter().filter(|_| direct) {
+        for (key, batch) in self.relay.kept.iter().filter(|_| direct) {
             queue.push(key, batch.clone());
         }
-        if let Some(lead) = &mut self.lead {
-            lead.open = true;
-            for (key, batch) in lead.queue.waiting() {
-                queue.push(key, batch.clone());
-            }
-            lead.queue = queue;
+        if let Some(lead) = &mut self.sync.lead {
+            lead.open(queue);
         }
-        self.heard_at = ctx.now();
+        self.sync.progressed(ctx.now());
         self.reads.repeat();
-        self.send_propose(self.others, Vec::new(), true, ctx);
+        self.send_propose(self.me.others(), Vec::new(), true, ctx);
         ctx.set_timer(Timer::Beat, self.config.heartbeat);
         true
     }
 
     /// After something was decided.
     pub(super) fn on_progress(&mut self, decided: BlockId, now: Time) {
-        if decided.level == 0 && decided.view == self.view {
-            self.failures = 0;
-            self.forget_price(now);
-            if self.lead.is_some() {
-                self.heard_at = now;
+        if decided.level == 0 && decided.view == self.view.number() {
+            self.timing.progressed(now);
+            if self.sync.lead.is_some() {
+                self.sync.progressed(now);
             }
         }
-        let waits = !self.requests.is_empty() || !self.reads.is_empty();
-        self.waiting_since = waits.then_some(now);
+        let waits = !self.relay.kept.is_empty() || !self.reads.is_empty();
+        self.relay.progressed(waits, now);
     }
 }

@@ -93,7 +93,7 @@ fn replica_left_behind_in_asynchronous_mode_gets_certificate() {
 #[test]
 fn votes_for_level_1_that_lost_meanwhile_lead_nowhere_and_stop_nothing() {
     let mut group = timed_out(&[1, 2]);
-    let coin = group.replica(0).coin.flip(1).0;
+    let coin = group.replica(0).view.elected(1).0;
     let behind = if coin == 2 { 1 } else { 2 };
     let other = 3 - behind;
     // The others decide what the coin elects; this one hears neither of it nor of its own votes.
@@ -144,7 +144,7 @@ fn replica_that_timed_out_votes_again_in_the_next_view() {
     let view = group.status(0).view;
     assert_eq!(view, group.status(2).view);
     // It counts again: another may fail.
-    let leader = group.replica(0).leader_of(view).0;
+    let leader = group.replica(0).view.leader_of(view).0;
     group.crash((0..2).find(|id| *id != leader).expect("of two"));
     let batch = group.write(2);
     group.run(MS * 3000);
@@ -156,7 +156,7 @@ fn views_end_ever_more_rarely_when_one_times_out_again() {
     let mut group = timed_out(&[2]);
     for _ in 0..600 {
         let view = group.status(2).view;
-        let leader = group.replica(2).leader_of(view);
+        let leader = group.replica(2).view.leader_of(view);
         if leader != ReplicaId(2) {
             let control = Control::ReportFailure(leader);
             group.event(2, Event::Control(control));
@@ -316,7 +316,7 @@ const fn proposes(message: &Message) -> bool {
 #[test]
 fn one_asynchronous_mode_orders_what_clients_of_all_wait_for() {
     let mut group = timed_out(&[1, 2]);
-    let coin = ReplicaId(group.replica(0).coin.flip(1).0);
+    let coin = ReplicaId(group.replica(0).view.elected(1).0);
     let asked: Vec<_> = (0..3).map(|id| (id, group.write(id))).collect();
     // All complete before anybody leaves, and nobody leads again: the coin alone decides.
     pump(&mut group, |_, message| {
@@ -331,7 +331,7 @@ fn one_asynchronous_mode_orders_what_clients_of_all_wait_for() {
     for (id, batch) in asked {
         assert!(group.answered(id, batch), "{batch} at {id}");
     }
-    assert!((0..3).all(|id| *group.replica(id).fallbacks == 1));
+    assert!((0..3).all(|id| group.replica(id).timing.fallbacks() == 1));
 }
 
 #[test]
@@ -457,9 +457,7 @@ fn level_2_quotes_what_all_were_sent_and_is_said_whole_to_one_that_was_not() {
     pump(&mut group, |_, message| {
         !matches!(message, Message::Complete { .. } | Message::Fetch { .. })
     });
-    let kept = group.replica(0).quoting[1]
-        .as_ref()
-        .map(|(block, _)| block.id);
+    let kept = group.replica(0).peers.quoting(1).pop();
     assert!(kept.is_some(), "it cannot be made whole");
     group.fire(0, Timer::Repeat);
     pump(&mut group, |_, message| {

@@ -105,8 +105,8 @@ fn endless(members: u16, way: Way, seed: u64) -> Count {
     );
     let count = Count {
         views: group.status(0).view,
-        asynchronous: *group.replica(0).fallbacks,
-        elected: *group.replica(0).elected,
+        asynchronous: group.replica(0).timing.fallbacks(),
+        elected: group.replica(0).timing.elected(),
     };
     group.network.clear();
     group.run(MS * 30_000);

@@ -217,7 +217,7 @@ fn page_that_is_here_already_leads_to_the_next_one() {
             group.idle(0);
         }
     }
-    let tip = group.replica(0).high;
+    let tip = group.replica(0).tree.high();
     assert_eq!(tip.round, 60);
     // It votes for nothing that comes.
     let control = Control::ReportFailure(ReplicaId(0));

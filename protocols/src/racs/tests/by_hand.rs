@@ -35,7 +35,7 @@ fn convicts(bug: Plant, case: fn(Option<Plant>)) {
 }
 
 fn gives_up(group: &mut Group, id: u16) {
-    let leader = group.replica(id).leader_of(group.status(id).view);
+    let leader = group.replica(id).view.leader_of(group.status(id).view);
     group.event(id, Event::Control(Control::ReportFailure(leader)));
 }
 
@@ -46,8 +46,8 @@ fn in_a_view(members: u16, config: Config, elected: u16) -> (Group, u16) {
     group.run(MS * 100);
     for _ in 0..60 {
         let view = group.status(0).view;
-        let leader = group.replica(0).leader_of(view).0;
-        let coin = group.replica(0).coin.flip(view).0;
+        let leader = group.replica(0).view.leader_of(view).0;
+        let coin = group.replica(0).view.elected(view).0;
         let calm =
             group.leaders() == [leader] && (0..members).all(|id| group.status(id).view == view);
         if calm && (leader + elected) % members == coin {
@@ -307,8 +307,8 @@ fn a_vote_of_the_view_before(bug: Option<Plant>) {
     let mut found = None;
     for _ in 0..400 {
         let view = group.status(0).view;
-        let leader = group.replica(0).leader_of(view).0;
-        let coins = [view, view + 1].map(|view| group.replica(0).coin.flip(view).0);
+        let leader = group.replica(0).view.leader_of(view).0;
+        let coins = [view, view + 1].map(|view| group.replica(0).view.elected(view).0);
         let next = (leader + 1) % 5;
         let calm = group.leaders() == [leader] && (0..5).all(|id| group.status(id).view == view);
         if calm && coins == [next, leader] {

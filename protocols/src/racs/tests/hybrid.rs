@@ -5,9 +5,9 @@
 //! ```
 
 use super::group::{Group, MS, assert_converged, small};
-use crate::racs::Config;
 #[cfg(feature = "plant")]
 use crate::racs::Plant;
+use crate::racs::{Config, Switching};
 use crate::sadl::Way;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -21,9 +21,11 @@ const HOLD: Duration = Duration::from_secs(2);
 fn chosen(returns: bool) -> Config {
     Config {
         hybrid: true,
-        hybrid_latency: Duration::from_nanos(1),
-        hybrid_throughput: if returns { u64::MAX } else { 0 },
-        hybrid_hold: HOLD,
+        switching: Switching {
+            latency: Duration::from_nanos(1),
+            throughput: if returns { u64::MAX } else { 0 },
+            hold: HOLD,
+        },
         ..small()
     }
 }
@@ -41,7 +43,7 @@ fn load(group: &mut Group, steps: u64, asked: &mut Vec<(u16, BatchId)>) {
 }
 
 fn changes(group: &Group, id: u16) -> u64 {
-    group.replica(id).course.changes
+    group.replica(id).hybrid.course().changes
 }
 
 #[test]
@@ -51,12 +53,15 @@ fn leader_changes_the_way_of_all_by_an_ordered_command_and_back() {
         group.run(MS * 100);
         let mut asked = Vec::new();
         load(&mut group, 60, &mut asked);
-        let first = group.replica(0).course;
+        let first = group.replica(0).hybrid.course();
         assert_eq!((first.way, first.changes), (Way::Sadl, 1), "{members}");
         load(&mut group, 300, &mut asked);
         group.run(MS * 1000);
         for id in 0..members as u16 {
-            assert_eq!(group.replica(id).course, group.replica(0).course);
+            assert_eq!(
+                group.replica(id).hybrid.course(),
+                group.replica(0).hybrid.course()
+            );
             assert!(changes(&group, id) >= 2, "{members}: it came back");
         }
         for (id, batch) in asked {
@@ -75,20 +80,18 @@ fn way_that_is_left_soon_is_kept_longer_the_next_time() {
     // Without hysteresis one every three seconds: 40.
     let count = changes(&group, 0);
     assert!((3..=9).contains(&count), "{count}");
-    assert!(group.replica(0).course.soon >= 2);
+    assert!(group.replica(0).hybrid.course().soon >= 2);
 }
 
 #[test]
 fn calm_clients_leave_the_way_as_it_is() {
-    let config = Config {
-        hybrid_latency: Duration::from_secs(1),
-        ..chosen(true)
-    };
+    let mut config = chosen(true);
+    config.switching.latency = Duration::from_secs(1);
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 100);
     load(&mut group, 100, &mut Vec::new());
     assert_eq!(
-        (changes(&group, 0), group.replica(0).course.way),
+        (changes(&group, 0), group.replica(0).hybrid.course().way),
         (0, Way::Direct)
     );
 }
@@ -99,7 +102,7 @@ fn who_restarts_and_who_leads_next_know_the_way() {
     group.run(MS * 100);
     let mut asked = Vec::new();
     load(&mut group, 60, &mut asked);
-    let course = group.replica(0).course;
+    let course = group.replica(0).hybrid.course();
     assert_eq!(course.way, Way::Sadl);
     for id in 0..3 {
         group.crash(id);
@@ -120,7 +123,7 @@ fn who_restarts_and_who_leads_next_know_the_way() {
     group.run(MS * 3000);
     assert!(group.answered(other, last));
     for id in 0..3 {
-        assert_eq!(group.replica(id).course, course);
+        assert_eq!(group.replica(id).hybrid.course(), course);
         assert_eq!(group.replica(id).way(), Way::Sadl);
     }
     assert_converged(&group, 1);
@@ -171,7 +174,7 @@ fn waits_while_the_way_changes(config: Config) -> bool {
         group.write(0);
         group.run(MS * 100);
     }
-    assert_eq!(group.replica(1).course.way, Way::Sadl);
+    assert_eq!(group.replica(1).hybrid.course().way, Way::Sadl);
     // Nobody notices that the link works again: nothing is passed on a second time.
     group.cut.clear();
     group.run(MS * 5_000);

@@ -65,7 +65,7 @@ fn voted() -> Group {
             .collect(),
     };
     told(&mut group, 1, &propose);
-    assert_eq!(group.replica(2).high, LOST[2]);
+    assert_eq!(group.replica(2).tree.high(), LOST[2]);
     group
 }
 
@@ -77,7 +77,7 @@ fn checkpoint_between_pages(group: &mut Group, batches: usize) {
         decided: DECIDED,
     };
     told(group, 0, &page);
-    assert_eq!(group.replica(2).high, DECIDED);
+    assert_eq!(group.replica(2).tree.high(), DECIDED);
     group.event(2, Event::Control(Control::CheckpointDue));
     group.sync(2);
     group.idle(2);
@@ -93,8 +93,11 @@ fn assert_restarts(group: &mut Group) {
         group.idle(2);
         group.sync(2);
         let replica = group.replica(2);
-        assert_eq!(replica.high, DECIDED);
-        let stopped = replica.stopped.expect("it had said that it timed out");
+        assert_eq!(replica.tree.high(), DECIDED);
+        let stopped = replica
+            .view
+            .stopped()
+            .expect("it had said that it timed out");
         assert_eq!(stopped, DECIDED, "others could not count what is lost");
     }
 }
@@ -207,7 +210,7 @@ fn assert_holds_vote(group: &Group) {
     let Mode::Asynchronous(fallback) = &replica.mode else {
         panic!("it is in the asynchronous mode");
     };
-    assert_eq!(fallback.fall.get(&ReplicaId(1)), Some(&SECOND));
+    assert_eq!(fallback.fall().get(&ReplicaId(1)), Some(&SECOND));
 }
 
 #[test]
@@ -252,7 +255,7 @@ fn second_restart_finds_vote_when_first_began_with_fetched_state() {
         decided: LOST[1],
         time: CommandTime(0),
         heads: group.replica(2).sadl.heads().to_vec(),
-        course: group.replica(2).course,
+        course: group.replica(2).hybrid.course(),
     };
     let slot = Slot(2);
     group.members[2].disk.checkpoint = Some((slot, summary.encode_to_bytes()));

@@ -64,9 +64,9 @@ fn blocks_beyond_half_of_the_window_are_spread_over_a_round_trip() {
     });
     group.clock.now = group.clock.now + MS * 80;
     group.settle();
-    assert_eq!(group.replica(0).round_trip, MS * 80);
+    assert_eq!(group.replica(0).timing.round_trip(), MS * 80);
     let open = |group: &Group| {
-        let lead = group.replica(0).lead.as_ref().expect("it leads");
+        let lead = group.replica(0).sync.lead.as_ref().expect("it leads");
         (lead.window.len(), lead.queue.is_empty())
     };
     assert_eq!(open(&group), (0, true));
