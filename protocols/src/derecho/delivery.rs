@@ -267,8 +267,8 @@ impl Derecho {
     /// Puts what has come into the order.
     fn order(&mut self, ctx: &mut Context<'_, Self>) {
         self.stream.put_in_order(self.membership.view(), ctx);
-        // In memory, when no promise is in progress, what is held counts. Said in this turn, and not
-        // when something else happens.
+        // In memory, when no promise is in progress, what is held counts. Said in this turn, and
+        // not when something else happens.
         if self.me.durability() == Durability::Memory && self.membership.is_durable()
             || self.planted(Plant::PersistedEarly)
         {

@@ -130,7 +130,8 @@ impl Inspection {
                 _,
             ) => {
                 let next = &proposal.view;
-                // None of those who answer has ever acted in it: they do not know that it is agreed.
+                // None of those who answer has ever acted in it: they do not know that it is
+                // agreed.
                 let around = !next.has_quorum(members) && next.can_block(members);
                 let then = proposal.then.clone().or_else(|| {
                     around.then(|| View {

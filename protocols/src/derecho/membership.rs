@@ -339,9 +339,9 @@ impl Membership {
         self.phase = Phase::Out;
     }
 
-    /// All up to `sure` is delivered: perhaps that is everything up to the base. A replica that lost
-    /// its state may have acknowledged more in the view in which it did: it counts from the next
-    /// one on. True when it is complete since now.
+    /// All up to `sure` is delivered: perhaps that is everything up to the base. A replica that
+    /// lost its state may have acknowledged more in the view in which it did: it counts from the
+    /// next one on. True when it is complete since now.
     pub fn completes(&mut self, sure: Slot) -> bool {
         let view = &self.promise.view;
         let completes = !self.promise.complete && sure >= view.base && view.number > self.lost_in;

@@ -81,8 +81,8 @@ impl Order {
         last
     }
 
-    /// The first message that is ordered, not delivered, and no null. Nulls before it count with it;
-    /// nobody waits for those behind it.
+    /// The first message that is ordered, not delivered, and no null. Nulls before it count with
+    /// it; nobody waits for those behind it.
     pub fn awaited(&self, sure: Slot) -> Option<u64> {
         (self.last_slot(self.ordered, sure) > sure).then(|| {
             let before = self.marks.partition_point(|slot| *slot <= sure);

@@ -137,8 +137,8 @@ impl Outgoing {
         unacked.filter(move |sent| sent.first + sent.count > taken)
     }
 
-    /// The bytes that it takes to send all of that which goes as a whole: to some of it, nothing would bring
-    /// the rest.
+    /// The bytes that it takes to send all of that which goes as a whole: to some of it, nothing
+    /// would bring the rest.
     pub fn bodies_missing(&self, taken: u64) -> usize {
         let whole = self.missing(taken).filter(|sent| sent.path == Path::Whole);
         whole.map(|sent| sent.body.len() + 1024).sum()

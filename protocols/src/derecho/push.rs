@@ -23,7 +23,8 @@ impl Derecho {
             }
         }
         if !self.sst.take_news() && self.stream.outgoing.is_put() {
-            // Changes that no member waits for go with the next put, with a heartbeat at the latest.
+            // Changes that no member waits for go with the next put, with a heartbeat at the
+            // latest.
             return;
         }
         let mut to = ReplicaSet(live.0 & !self.sst.lagging(live).0);

@@ -264,7 +264,8 @@ impl Derecho {
         }
     }
 
-    /// Whether a replica is on its way into a view: it says so, or has not begun in the present one.
+    /// Whether a replica is on its way into a view: it says so, or has not begun in the present
+    /// one.
     pub(super) fn has_joiners(&self) -> bool {
         let outsiders = self.me.others().0 & !self.membership.set().0;
         let heard = self
@@ -566,7 +567,8 @@ impl Derecho {
         let (view, own) = (self.membership.view(), self.me.id());
         let lacks = self.membership.lacks_state() && view.set().contains(own);
         let mut lost = usize::from(lacks);
-        // A replica that knows a newer view may have it from members of that which have their state.
+        // A replica that knows a newer view may have it from members of that which have their
+        // state.
         let mut held = self.membership.is_complete();
         let joins = self.joins.recent(self.config.heartbeat * 4, now);
         for (id, join) in joins.filter(|(id, _)| *id != own) {

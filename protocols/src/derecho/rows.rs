@@ -189,8 +189,8 @@ impl Rows {
         core::mem::replace(&mut self.news, false)
     }
 
-    /// Puts what has changed, behind these ranges of the ring. A column that one member alone looks at goes
-    /// to that one alone.
+    /// Puts what has changed, behind these ranges of the ring. A column that one member alone looks
+    /// at goes to that one alone.
     pub fn put_changes<P: Protocol>(
         &mut self,
         to: ReplicaSet,

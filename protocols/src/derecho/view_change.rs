@@ -209,8 +209,8 @@ impl Derecho {
         self.accept_in_view(Proposal { ballot, view, then }, ctx);
     }
 
-    /// The log that all that are not suspected have persisted, up to the first gap in the round-robin
-    /// order: rows count ordered messages, so their smallest count is just that.
+    /// The log that all that are not suspected have persisted, up to the first gap in the
+    /// round-robin order: rows count ordered messages, so their smallest count is just that.
     fn ragged_trim(&self) -> View {
         let (live, view) = (self.membership.live(), self.membership.view());
         let trim = sst::min(live, |id| self.sst.read(id, PERSISTED));

@@ -194,8 +194,8 @@ impl Waits {
         }
     }
 
-    /// The others of `live` that all have waited for, for most of the time, at several judgements in
-    /// a row; none while there is too little to judge by. One takes `period` at least.
+    /// The others of `live` that all have waited for, for most of the time, at several judgements
+    /// in a row; none while there is too little to judge by. One takes `period` at least.
     pub fn look(
         &mut self,
         live: ReplicaSet,

@@ -126,7 +126,8 @@
 //! - **Gaps**: a follower asks at once for what the leader placed before something that came.
 //! - **Company**: deadlines are a thirty-second part of the bound apart (`frontend.rs`), so that
 //!   receivers wake up once for several; what a turn appended is told in one message to each
-//!   frontend; and the leader tells its log at most eight times in a round trip (`leader_state.rs`), which nothing on the fast path waits for.
+//!   frontend; and the leader tells its log at most eight times in a round trip
+//!   (`leader_state.rs`), which nothing on the fast path waits for.
 //! - View changes need a majority that suspects; the paper lets each follower begin one.
 //! - Execution at a follower is at the commit point, so a new leader executes only what is behind.
 

@@ -65,10 +65,15 @@
 //! - *One round, one batch of a frontend.* Frontends batch already (§3.1); a message carries all
 //!   rounds of a turn.
 
+// Its parts: each has private fields and knows nothing of the protocol that orders.
 mod chains;
 mod healthy;
+mod journal;
 mod name;
+mod questions;
+mod showing;
 mod spread;
+
 #[cfg(test)]
 mod tests;
 

@@ -7,13 +7,13 @@
 //! ```
 
 use super::{
-    Chains, Dissemination, Head, Host, Message, Name, News, Range, Spread, healthy::Healthy,
+    Chains, Dissemination, Head, Host, Message, Name, News, Range, Spread,
+    healthy::Healthy,
+    journal::{Due, Journal},
+    questions::Questions,
+    showing::Showing,
 };
-use alloc::{
-    collections::{BTreeMap, VecDeque},
-    vec,
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::{marker::PhantomData, time::Duration};
 use quintet_replica::{
     Bytes, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Time,
@@ -22,16 +22,8 @@ use quintet_replica::{
 
 /// About how many bytes of batches are sent at a time.
 const PAGE_BYTES: usize = 1 << 20;
-/// The most ranges that are asked for at a time, each of another chain.
-const WANTED_MAX: usize = 64;
 /// No more batches are asked for together.
 const TOGETHER_MAX: u64 = 4096;
-/// A question's patience is doubled at most so often.
-const TRIES_MAX: u32 = 3;
-/// The pause before batches are shown again is doubled at most so often.
-const SHOWN_MAX: u32 = 4;
-/// Batches that nothing was lost of are shown again when a member's vote has not moved so often.
-const PATIENCE: u32 = 4;
 /// More than any message takes besides its batches.
 const MESSAGE_BYTES: usize = 512;
 
@@ -52,32 +44,6 @@ pub struct Limits {
     pub hasty: bool,
 }
 
-/// Batches that are asked for.
-#[derive(Clone, Copy, Debug, Hash)]
-struct Asked {
-    range: Range,
-    /// Whom last.
-    from: ReplicaId,
-    tries: u32,
-}
-
-/// What is done once a write is durable.
-#[derive(Clone, Copy, Debug, Hash)]
-enum Due {
-    /// The batch may be voted for.
-    Batch(Name),
-    /// What stood in the journal up to this slot stands in it again, or in a snapshot.
-    Trim(Slot),
-}
-
-/// Whether the number of the own chain is on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Number {
-    Unwritten,
-    Written(PersistId),
-    Durable,
-}
-
 /// One replica's part in dissemination; see the module above.
 #[derive(Hash)]
 pub struct Sadl<H> {
@@ -86,32 +52,31 @@ pub struct Sadl<H> {
     others: ReplicaSet,
     limits: Limits,
     chains: Chains,
-    number: Number,
+    journal: Journal,
     /// The lives that the members are known to be in.
     lives: Vec<Incarnation>,
     round_trip: Duration,
-    due: VecDeque<(PersistId, Due)>,
     /// Something has happened since the last flush.
     stirred: bool,
     /// Own batches could be begun then.
     creating: bool,
-    show_armed: bool,
-    /// How often batches have been shown again since some were executed.
-    shown: u32,
+    showing: Showing,
     /// How soon the members answer, and the newest stamp of each that waits to go back.
     healthy: Healthy,
     stamps: Vec<u64>,
-    /// When [`Host::SHOW`] was set: the last own round, and up to where each member had voted.
-    shown_upto: u64,
-    votes_then: Vec<u64>,
-    /// How often in a row each member's vote had not moved when it fired.
-    stuck: Vec<u32>,
-    /// By creator and chain.
-    wanted: BTreeMap<(ReplicaId, u64), Asked>,
-    fetch_armed: bool,
-    /// How often questions have been repeated since something came.
-    tries: u32,
+    questions: Questions,
     host: PhantomData<fn() -> H>,
+}
+
+/// The member that is asked after this one.
+const fn next_peer(after: ReplicaId, own: ReplicaId, members: usize) -> ReplicaId {
+    let members = members as u16;
+    let next = ReplicaId((after.0 + 1) % members);
+    if next.0 == own.0 {
+        ReplicaId((next.0 + 1) % members)
+    } else {
+        next
+    }
 }
 
 impl<H: Host> Sadl<H> {
@@ -133,22 +98,15 @@ impl<H: Host> Sadl<H> {
             others: others.filter(|peer| *peer != id).collect(),
             limits,
             chains: Chains::new(id, members, quorum),
-            number: Number::Unwritten,
+            journal: Journal::default(),
             lives,
             round_trip: Duration::ZERO,
-            due: VecDeque::new(),
             stirred: false,
             creating: false,
-            show_armed: false,
-            shown: 0,
+            showing: Showing::new(members),
             healthy: Healthy::new(id, members, quorum),
             stamps: vec![0; members],
-            shown_upto: 0,
-            votes_then: vec![0; members],
-            stuck: vec![0; members],
-            wanted: BTreeMap::new(),
-            fetch_armed: false,
-            tries: 0,
+            questions: Questions::default(),
             host: PhantomData,
         }
     }
@@ -167,14 +125,12 @@ impl<H: Host> Sadl<H> {
     /// Begins the own chain of this start, of a number higher than that of any start before.
     pub fn begin(&mut self, chain: u64) {
         self.chains.begin(chain);
-        self.number = Number::Unwritten;
+        self.journal.begin();
     }
 
     /// The connection to this member broke: what was on its way may be lost.
     pub fn renewed(&mut self, peer: ReplicaId) {
-        if let Some(stuck) = self.stuck.get_mut(peer.index()) {
-            *stuck = (*stuck).max(PATIENCE - 1);
-        }
+        self.showing.lost(peer);
     }
 
     /// The number of the own chain.
@@ -185,9 +141,7 @@ impl<H: Host> Sadl<H> {
 
     /// The number of the own chain stands in this write. Before it is durable, no batch is shown.
     pub fn numbered(&mut self, write: PersistId) {
-        if self.number == Number::Unwritten {
-            self.number = Number::Written(write);
-        }
+        self.journal.numbered(write);
     }
 
     /// From the journal, at a restart.
@@ -209,7 +163,7 @@ impl<H: Host> Sadl<H> {
 
     /// The questions for missing batches are dropped: they were for something that is over.
     pub fn ask_no_more(&mut self) {
-        self.wanted.clear();
+        self.questions.clear();
     }
 
     /// What always holds.
@@ -234,14 +188,14 @@ impl<H: Host> Sadl<H> {
             if self.limits.hasty {
                 self.chains.on_durable(name);
             } else {
-                self.due.push_back((write, Due::Batch(name)));
+                self.journal.push(write, Due::Batch(name));
             }
         }
     }
 
     /// Whether a quorum's worth of members is enough for now.
     fn selective(&self) -> bool {
-        self.limits.spread == Spread::Majority && self.shown < PATIENCE
+        self.limits.spread == Spread::Majority && !self.showing.is_stuck()
     }
 
     /// To whom new batches are shown.
@@ -281,14 +235,13 @@ impl<H: Host> Sadl<H> {
     }
 
     fn arm_show(&mut self, ctx: &mut Context<'_, H>) {
-        if self.chains.unfinished() && !self.show_armed {
-            self.show_armed = true;
-            self.shown_upto = self.chains.newest();
-            for peer in self.others.iter() {
-                self.votes_then[peer.index()] = self.chains.vote_of(peer);
-            }
-            let pause = Duration::from_millis(60).max(self.round_trip * 2);
-            ctx.set_timer(H::SHOW, pause * (1 << (self.shown / 2).min(SHOWN_MAX)));
+        if !self.chains.unfinished() {
+            return;
+        }
+        let (chains, others) = (&self.chains, self.others.iter());
+        let votes = others.map(|peer| (peer, chains.vote_of(peer)));
+        if let Some(pause) = (self.showing).arm(chains.newest(), votes, self.round_trip) {
+            ctx.set_timer(H::SHOW, pause);
         }
     }
 
@@ -316,67 +269,39 @@ impl<H: Host> Sadl<H> {
         }
     }
 
-    fn next_peer(&self, after: ReplicaId) -> ReplicaId {
-        let members = self.members as u16;
-        let next = ReplicaId((after.0 + 1) % members);
-        if next == self.id {
-            ReplicaId((next.0 + 1) % members)
-        } else {
-            next
-        }
-    }
-
     fn want(&mut self, missing: Range, from: ReplicaId, ctx: &mut Context<'_, H>) {
-        let creator = missing.first.creator;
-        let key = (creator, missing.first.chain);
-        let full = self.wanted.len() >= WANTED_MAX;
-        if full || self.wanted.contains_key(&key) || self.others.is_empty() {
+        if !self.questions.may_ask(missing.first) || self.others.is_empty() {
             return;
         }
+        let creator = missing.first.creator;
         // To all went what the creator sent: if it has not come, the creator is late or attacked,
         // and another has it. Of those that are not sent it, none needs to have it but the creator.
         let first = match self.limits.spread {
             Spread::All => [from, creator],
             Spread::Majority => [creator, from],
         };
-        let asked = Asked {
-            range: missing,
-            from: first
-                .into_iter()
-                .find(|peer| self.others.contains(*peer))
-                .unwrap_or_else(|| self.next_peer(self.id)),
-            tries: 0,
-        };
-        self.wanted.insert(key, asked);
+        let from = first.into_iter().find(|peer| self.others.contains(*peer));
+        let from = from.unwrap_or_else(|| next_peer(self.id, self.id, self.members));
+        self.questions.ask(missing, from);
         let fetch = Message::Fetch { range: missing };
-        ctx.send(asked.from, Lane::Control, &H::message(fetch));
+        ctx.send(from, Lane::Control, &H::message(fetch));
         self.arm_fetch(ctx);
     }
 
     fn arm_fetch(&mut self, ctx: &mut Context<'_, H>) {
-        if !self.fetch_armed && !self.wanted.is_empty() {
-            self.fetch_armed = true;
-            let patience = Duration::from_millis(40).max(self.round_trip * 2);
-            ctx.set_timer(H::FETCH, patience * (1 << self.tries.min(TRIES_MAX)));
+        if let Some(pause) = self.questions.arm(self.round_trip) {
+            ctx.set_timer(H::FETCH, pause);
         }
     }
 
-    /// Forgets questions of which something was answered, or that everybody was asked twice: the
-    /// host looks again at what it needs. True when there were any.
+    /// Drops questions of which something was answered, or that all members were asked twice.
     fn drop_found(&mut self) -> bool {
-        let (chains, tries_max) = (&self.chains, 2 * self.members as u32);
-        let before = self.wanted.len();
-        self.wanted.retain(|_, asked| {
-            let left = chains.missing(asked.range);
-            asked.tries <= tries_max && left.is_some_and(|left| left == asked.range)
-        });
-        self.wanted.len() < before
+        (self.questions).drop_found(&self.chains, 2 * self.members as u32)
     }
 
     fn arrived(&mut self, ctx: &mut Context<'_, H>) -> News {
         if self.drop_found() {
-            self.tries = 0;
-            self.fetch_armed = false;
+            self.questions.answered();
             self.arm_fetch(ctx);
         }
         News::Arrived
@@ -427,14 +352,13 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
     }
 
     fn awaits(&self, name: Name) -> bool {
-        self.wanted.contains_key(&(name.creator, name.chain))
-            && self.chains.missing(name.into()).is_some()
+        self.questions.concern(name) && self.chains.missing(name.into()).is_some()
     }
 
     fn executed(&mut self, name: Name, slot: Slot) {
         self.chains.executed(name, slot);
         self.chains.trim_history(self.limits.history_bytes);
-        self.shown = 0;
+        self.showing.executed();
         self.stirred = true;
     }
 
@@ -517,12 +441,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
                 News::Nothing
             }
             Message::Found { first, batches } => {
-                let asked = self.wanted.get(&(first.creator, first.chain));
-                let fits = |asked: &Asked| {
-                    asked.range.first.round <= first.round
-                        && first.round + batches.len() as u64 <= asked.range.last + 1
-                };
-                if !asked.is_some_and(fits) {
+                if !self.questions.fits(first, batches.len()) {
                     ctx.mark("ignored: batches that were not asked for");
                     return News::Nothing;
                 }
@@ -542,27 +461,16 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
     }
 
     fn on_show_timer(&mut self, ctx: &mut Context<'_, H>) {
-        self.show_armed = false;
-        if !self.chains.unfinished() {
-            self.shown = 0;
+        let Some(upto) = self.showing.fired(self.chains.unfinished()) else {
             return;
-        }
+        };
         self.stirred = true;
-        self.shown = self.shown.saturating_add(1);
         let audience = self.audience();
         for peer in self.others.iter() {
             let vote = self.chains.vote_of(peer);
-            let stuck = &mut self.stuck[peer.index()];
-            *stuck = if vote >= self.shown_upto || vote > self.votes_then[peer.index()] {
-                0
-            } else {
-                stuck.saturating_add(1)
-            };
-            // What was just sent is on its way, and a member that is late is late with its votes.
-            let again = *stuck >= PATIENCE && stuck.is_power_of_two() && audience.contains(peer);
-            let message = if again {
+            let message = if self.showing.again(peer, vote) && audience.contains(peer) {
                 ctx.mark("batches shown again");
-                self.chains.show(vote, self.shown_upto, PAGE_BYTES)
+                self.chains.show(vote, upto, PAGE_BYTES)
             } else {
                 self.chains.show(u64::MAX, u64::MAX, 0)
             };
@@ -575,40 +483,22 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
     }
 
     fn on_fetch_timer(&mut self, ctx: &mut Context<'_, H>) {
-        self.fetch_armed = false;
+        self.questions.fired();
         self.stirred = true;
-        self.tries = self.tries.saturating_add(1);
         self.drop_found();
-        let keys: Vec<(ReplicaId, u64)> = self.wanted.keys().copied().collect();
-        for key in keys {
-            let Some(asked) = self.wanted.get(&key).copied() else {
-                continue;
-            };
-            let again = Asked {
-                range: asked.range,
-                from: self.next_peer(asked.from),
-                tries: asked.tries + 1,
-            };
-            self.wanted.insert(key, again);
-            let fetch = Message::Fetch { range: asked.range };
-            ctx.send(again.from, Lane::Control, &H::message(fetch));
-        }
-        if self.wanted.is_empty() {
-            self.tries = 0;
+        let (own, members) = (self.id, self.members);
+        for (to, range) in self
+            .questions
+            .repeat(|after| next_peer(after, own, members))
+        {
+            ctx.send(to, Lane::Control, &H::message(Message::Fetch { range }));
         }
         self.arm_fetch(ctx);
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, H>) {
-        if matches!(self.number, Number::Written(write) if write <= upto) {
-            self.number = Number::Durable;
-            self.stirred = true;
-        }
-        while let Some((write, due)) = self.due.front().copied() {
-            if write > upto {
-                break;
-            }
-            self.due.pop_front();
+        self.stirred |= self.journal.on_persisted(upto);
+        while let Some(due) = self.journal.next_due(upto) {
             self.stirred = true;
             match due {
                 Due::Batch(name) => self.chains.on_durable(name),
@@ -623,7 +513,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
         if !stirred && create == creating {
             return;
         }
-        if create && self.number == Number::Durable {
+        if create && self.journal.is_numbered() {
             let before = self.chains.newest();
             let (window, bytes) = (self.limits.window, self.limits.window_bytes);
             let new = self.chains.extend(window, bytes);
@@ -671,7 +561,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
             last = self.write(name, slot.next(), ctx).or(last);
         }
         match last {
-            Some(write) => self.due.push_back((write, Due::Trim(slot))),
+            Some(write) => self.journal.push(write, Due::Trim(slot)),
             None => ctx.trim(self.chains.trim_below(slot)),
         }
     }
