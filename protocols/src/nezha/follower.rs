@@ -36,12 +36,17 @@ impl Nezha {
         if !matches!(self.phase, Phase::Follower) {
             return;
         }
-        while let Some(stamp) = self.placements.get(self.log.sync().next()) {
+        loop {
+            let slot = self.log.sync().next();
+            let Some(stamp) = self.placements.get(slot) else {
+                break;
+            };
             if !self.place(stamp, ctx) {
                 self.arm_fetch(ctx);
                 break;
             }
-            self.placements.remove(self.log.sync());
+            // Placing it may have placed the next ones, too.
+            self.placements.remove(slot);
         }
         let commit = self.placements.commit().min(self.log.sync());
         if commit > self.log.commit() {

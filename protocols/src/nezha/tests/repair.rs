@@ -54,6 +54,26 @@ fn follower_asks_at_once_for_what_was_lost_before_a_slot() {
 }
 
 #[test]
+fn gap_is_asked_for_after_a_barred_batch_was_placed_over() {
+    let (_, mut follower) = pair(&Config::default());
+    for number in 1..=3 {
+        follower.request(number, number * 10, b"wa");
+        follower.at(number * 10 + 5);
+    }
+    // The first of them leaves the log for the second, and the third follows at once.
+    follower.follows(vec![stamp(20, 2), stamp(30, 3)]);
+    let part = Part::LogModification {
+        first: Slot(4),
+        stamps: vec![stamp(50, 5)],
+        commit: Slot(0),
+        round: 1,
+    };
+    follower.hear(0, 0, &[1, 1, 0], part);
+    follower.idle();
+    assert_eq!(lacked(&follower), [(3, 3)]);
+}
+
+#[test]
 fn request_is_refused_at_once_while_the_view_changes() {
     let mut next = Seat::new(1, 3, &Config::default());
     next.hear(2, 1, &[1, 1, 1], Part::ViewChange(Slot(0)));
