@@ -187,3 +187,48 @@ impl OwnSlots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mencius::log::Held;
+    use quintet_replica::parts::Ballot;
+
+    #[test]
+    fn own_slots_that_others_hold_are_passed_over() {
+        let mut log = Log::default();
+        let mut own = OwnSlots::new(ReplicaId(1), Turns::new(3));
+        let held = Held {
+            ballot: Ballot::default(),
+            value: Value::Noop,
+            decided: true,
+            durable: true,
+        };
+        log.put(Slot(5), held);
+        assert_eq!(own.use_next(&log), Slot(2));
+        assert_eq!(own.next(), Slot(8), "others hold 5");
+        own.suggest(Slot(2), Value::Noop);
+        assert!(!own.is_under_way(Slot(2)), "others may decide up to 5");
+        assert!(own.pass_revoked(Slot(9)) && !own.pass_revoked(Slot(9)));
+        assert_eq!(own.next(), Slot(11));
+        own.assert_invariants();
+    }
+
+    #[test]
+    fn suggestion_is_given_when_majority_votes_for_it() {
+        let mut own = OwnSlots::new(ReplicaId(0), Turns::new(3));
+        own.suggest(Slot(1), Value::Noop);
+        assert_eq!(own.vote(ReplicaId(0), Slot(1), 2), None);
+        assert_eq!(own.vote(ReplicaId(0), Slot(1), 2), None, "the same again");
+        own.forget_votes(ReplicaId(0));
+        assert_eq!(own.vote(ReplicaId(1), Slot(1), 2), None);
+        assert!(own.lacks_vote_of(ReplicaId(0)));
+        assert_eq!(own.vote(ReplicaId(2), Slot(1), 2), Some(Value::Noop));
+        own.suggest(Slot(4), Value::Noop);
+        assert_eq!(own.covered(Slot(3)).count(), 1);
+        assert_eq!(
+            (own.lowest(), own.highest()),
+            (Some(Slot(4)), Some(Slot(4)))
+        );
+    }
+}

@@ -233,3 +233,74 @@ impl Revocations {
         self.replies.pop_front()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::CommandTime;
+
+    fn ballot(round: u64) -> Ballot {
+        let owner = ReplicaId(0);
+        Ballot { round, owner }
+    }
+
+    #[test]
+    fn value_of_highest_ballot_is_proposed_and_decided_by_majority() {
+        let range = Range {
+            owner: ReplicaId(2),
+            ballot: ballot(9),
+            first: Slot(3),
+            last: Slot(9),
+        };
+        let command = |time| Value::Command {
+            time: CommandTime(time),
+            batch: quintet_replica::Bytes::new(),
+        };
+        let mut all = Revocations::default();
+        all.begin(range, Time(1));
+        let (a, b) = (ReplicaId(0), ReplicaId(1));
+        let low = alloc::vec![(Slot(6), ballot(1), command(1))];
+        let high = alloc::vec![
+            (Slot(6), ballot(2), command(2)),
+            (Slot(9), ballot(2), Value::Noop)
+        ];
+        assert_eq!(
+            all.on_vote(a, range, 2, Time(2)),
+            None,
+            "nothing is proposed"
+        );
+        assert_eq!(all.on_promise(a, range, high, 2), Promise::Counted);
+        let values: Known = alloc::vec![(Slot(6), command(2))];
+        assert_eq!(
+            all.on_promise(b, range, low, 2),
+            Promise::Majority(values.clone())
+        );
+        assert_eq!(all.on_promise(b, range, Vec::new(), 2), Promise::Stale);
+        assert_eq!(all.on_vote(a, range, 2, Time(2)), None);
+        all.forget_votes(a);
+        assert_eq!(all.on_vote(b, range, 2, Time(2)), None);
+        assert_eq!(all.on_vote(a, range, 2, Time(2)), Some(values));
+        assert!(all.is_empty() && all.waited(Time(2)).is_zero());
+    }
+
+    #[test]
+    fn higher_ballot_ends_revocation_and_reply_waits_for_its_write() {
+        let range = Range {
+            owner: ReplicaId(2),
+            ballot: ballot(3),
+            first: Slot(3),
+            last: Slot(3),
+        };
+        let mut all = Revocations::default();
+        all.begin(range, Time(1));
+        assert!(!all.outbid(ReplicaId(2), ballot(3)) && all.has(ReplicaId(2)));
+        assert!(all.outbid(ReplicaId(2), ballot(4)) && all.is_empty());
+        all.reply_after(PersistId(5), ReplicaId(1), range, true);
+        assert!(all.pop_reply(PersistId(4)).is_none());
+        assert!(
+            all.pop_reply(PersistId(5))
+                .is_some_and(|reply| reply.is_vote)
+        );
+        assert!(all.look_ahead(Slot(1), Slot(4)) && !all.look_ahead(Slot(4), Slot(7)));
+    }
+}

@@ -234,3 +234,70 @@ impl Fallback {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(level: u8, owner: u16) -> BlockId {
+        BlockId {
+            view: 3,
+            level,
+            round: 7 + u64::from(level),
+            owner: ReplicaId(owner),
+        }
+    }
+
+    #[test]
+    fn own_block_is_completed_by_quorum_of_votes_once() {
+        let mut mode = Fallback::new(Vec::new(), Time(0));
+        mode.propose(block(1, 0), Vec::new());
+        mode.on_vote(ReplicaId(1), block(1, 0));
+        assert_eq!(mode.next_parent(2), None, "it is not durable");
+        mode.show(block(1, 0));
+        assert_eq!(mode.next_parent(2), Some(block(1, 0)));
+        mode.propose(block(2, 0), Vec::new());
+        assert_eq!(mode.next_parent(2), None, "there is a level 2");
+        mode.show(block(2, 0));
+        mode.on_vote(ReplicaId(2), block(2, 0));
+        mode.forget(ReplicaId(2));
+        assert_eq!(mode.complete(2), None, "it has lost its vote");
+        mode.on_vote(ReplicaId(1), block(2, 0));
+        assert_eq!(mode.complete(2), Some(block(2, 0)));
+        assert_eq!(
+            (mode.complete(2), mode.completed()),
+            (None, Some(block(2, 0)))
+        );
+    }
+
+    #[test]
+    fn block_of_level_2_that_was_voted_for_is_remembered() {
+        let mut mode = Fallback::default();
+        mode.wait_for(block(2, 1));
+        assert!(mode.vote(block(2, 1)), "there is no own one");
+        assert!(mode.waiting().is_empty());
+        mode.wait_for(block(2, 1));
+        assert!(mode.waiting().is_empty(), "it was voted for");
+        assert_eq!(mode.fall().get(&ReplicaId(1)), Some(&block(2, 1)));
+        assert_eq!(mode.vote_of(block(2, 1)), Some(false));
+        mode.voted(block(2, 1));
+        assert_eq!(mode.vote_of(block(2, 1)), Some(true));
+    }
+
+    #[test]
+    fn own_block_is_sent_again_at_once_only_where_it_is_owed() {
+        let others: ReplicaSet = [ReplicaId(1), ReplicaId(2)].into_iter().collect();
+        let mut mode = Fallback::default();
+        mode.propose(block(1, 0), Vec::new());
+        assert_eq!(mode.repeat(others), None, "it is not durable");
+        mode.show(block(1, 0));
+        mode.renewed(ReplicaId(2));
+        let owed = ReplicaSet::EMPTY.with(ReplicaId(2));
+        assert_eq!(mode.repeat(others), Some((block(1, 0), owed)));
+        mode.owe(ReplicaSet::EMPTY);
+        let sent: Vec<usize> = (0..7)
+            .filter_map(|_| mode.repeat(others).map(|(_, to)| to.len()))
+            .collect();
+        assert_eq!(sent, [0, 0, 2, 0, 0, 0, 2]);
+    }
+}

@@ -113,3 +113,26 @@ impl Missing {
         self.tries = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_is_asked_for_once_and_again_of_another() {
+        let (mut missing, block) = (Missing::default(), BlockId::GENESIS);
+        assert!(missing.want(block, false));
+        missing.ask(block, ReplicaId(1), false);
+        assert!(!missing.want(block, true) && missing.has_decided());
+        missing.ask(block, ReplicaId(2), false);
+        let asked = missing.get(block).expect("it is asked for");
+        assert!(asked.from == ReplicaId(2) && asked.decided);
+        assert_eq!((missing.arm(), missing.arm()), (Some(1), None));
+        missing.fired();
+        assert_eq!(missing.arm(), Some(2));
+        missing.moved();
+        assert_eq!(missing.arm(), Some(1));
+        missing.drop_found(&Tree::new(ReplicaId(0), false));
+        assert!(missing.is_empty(), "the tree has it");
+    }
+}

@@ -90,3 +90,34 @@ impl Outbox {
         self.repeats = self.repeats.saturating_add(1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_wait_for_view_and_for_their_writes() {
+        let mut outbox = Outbox::default();
+        outbox.promised(PersistId(1));
+        outbox.want();
+        let vote = Due::Vote(BlockId::GENESIS);
+        outbox.say_after(PersistId(2), vote);
+        assert!(!outbox.take_wanted(), "the view is not durable");
+        outbox.durable_up_to(PersistId(1));
+        assert!(outbox.take_wanted() && !outbox.take_wanted());
+        assert_eq!(outbox.pop_due(PersistId(1)), None);
+        assert_eq!(outbox.pop_due(PersistId(2)), Some(vote));
+    }
+
+    #[test]
+    fn repeated_words_become_rarer_until_view_changes() {
+        let mut outbox = Outbox::default();
+        assert_eq!((outbox.arm(), outbox.arm()), (Some(1), None));
+        outbox.fired();
+        (0..8).for_each(|_| outbox.repeat());
+        assert_eq!(outbox.arm(), Some(2));
+        outbox.fired();
+        outbox.renew();
+        assert_eq!(outbox.arm(), Some(1));
+    }
+}
