@@ -25,6 +25,8 @@ pub(super) struct Peers {
     lost_since: Option<Time>,
     /// Those that cannot be reached from here.
     down: ReplicaSet,
+    /// Those that are up and far slower than most, as the node finds.
+    slow: ReplicaSet,
     watch: Watch,
 }
 
@@ -38,6 +40,7 @@ impl Peers {
             lost: vec![None; me.members()],
             lost_since: None,
             down: ReplicaSet::EMPTY,
+            slow: ReplicaSet::EMPTY,
             watch: Watch::default(),
         }
     }
@@ -52,6 +55,14 @@ impl Peers {
         for at in &mut self.received_at {
             *at = now.max(*at);
         }
+    }
+
+    pub const fn slow(&self) -> ReplicaSet {
+        self.slow
+    }
+
+    pub const fn set_slow(&mut self, slow: ReplicaSet) {
+        self.slow = slow;
     }
 
     pub const fn incarnations(&self) -> &Incarnations {

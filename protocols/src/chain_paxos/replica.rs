@@ -412,8 +412,9 @@ impl Protocol for ChainPaxos {
             }
             Control::HandOff => self.hand_off(ReplicaSet::all(self.me.members()), ctx),
             Control::Slow(quick) if !self.is_transferring() => self.hand_off(quick, ctx),
-            // It hands over already; who is slow in the chain its leader measures.
-            Control::Slow(_) | Control::SlowMembers(_) | Control::EpochEnded => {}
+            Control::SlowMembers(slow) => self.peers.set_slow(slow),
+            // It hands over already.
+            Control::Slow(_) | Control::EpochEnded => {}
             Control::ReportFailure(peer) => {
                 if self.leader.is(peer) {
                     self.on_leader_down(ctx);

@@ -21,7 +21,7 @@ use super::{
     Message, Op,
     replica::{ChainPaxos, Role},
 };
-use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Time};
+use quintet_replica::{Context, Incarnation, Lane, ReplicaId, ReplicaSet, Time};
 
 impl ChainPaxos {
     pub(super) fn on_pong(&mut self, from: ReplicaId, stamp: u64, ctx: &mut Context<'_, Self>) {
@@ -44,7 +44,8 @@ impl ChainPaxos {
         };
         let route = self.chain.route();
         lead.distances.compare(route, now);
-        let slow = lead.distances.slow();
+        // One slow link to the leader makes no member slow, and all entries go over it.
+        let slow = ReplicaSet(lead.distances.slow().0 | self.peers.slow().0);
         let behind = route.get(majority..).unwrap_or_default();
         // The last one before the replica that is slow at the end; the tail itself needs no word.
         let last = route.iter().rposition(|id| !slow.contains(*id));
@@ -53,7 +54,8 @@ impl ChainPaxos {
         if self.agreement.set_turn(turn) {
             ctx.mark("acknowledged from elsewhere than the tail");
         }
-        let early = route.iter().take(majority);
+        // A leader that is slow hands over.
+        let early = route.iter().take(majority).skip(1);
         let early = early.copied().find(|id| slow.contains(*id));
         let tail = self.chain.tail().unwrap_or(self.me.id());
         if let Some(id) = early

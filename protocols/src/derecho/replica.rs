@@ -316,8 +316,9 @@ impl Protocol for Derecho {
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
-            // Members that wait for a slow one find that out.
-            Control::Slow(_) | Control::SlowMembers(_) | Control::EpochEnded => {}
+            Control::SlowMembers(slow) => self.stream.waits.set_slow_pace(slow),
+            // Nobody leads whom the others wait for more than for any member.
+            Control::Slow(_) | Control::EpochEnded => {}
             Control::CheckpointDue => {
                 if let Some(summary) = self.stream.log.summary() {
                     ctx.checkpoint(self.stream.log.executed(), &summary);

@@ -7,6 +7,7 @@
 //!   each turn: what does delivery wait for? ─┬─ only for X, the rest is a majority ─► waited[X]
 //!                                            └─ for this member, or for many       ─► common
 //!   twice in a row: waited[X] most of the time, 8 times what is common, slow with most messages
+//!   once: waited[X] as before, and the node finds X's links or disk far slower than a majority's
 //!     ─► the lowest rank of the rest suspects X; lets it in again after a pause that doubles
 //! ```
 //!

@@ -20,6 +20,12 @@ const STRIKES: u8 = 2;
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 
+/// How much longer than for all others, if its pace is slow, too.
+const PACE_FACTOR: u32 = 2;
+
+/// In a new view a member is judged by its pace only after this: it is of the time before.
+const PACE_FROM: Duration = Duration::from_secs(4);
+
 /// For whom delivery has waited since when.
 #[derive(Hash)]
 pub(super) struct Waits {
@@ -41,6 +47,9 @@ pub(super) struct Waits {
     strikes: Vec<u8>,
     /// Until when those that were removed stay out, and for how long they did.
     pauses: Vec<(Time, Duration)>,
+    /// Members whose links or disks are far slower than a majority's, and from when that counts.
+    slow_pace: ReplicaSet,
+    pace_from: Time,
 }
 
 /// How long the members take to let one message be delivered.
@@ -71,7 +80,14 @@ impl Waits {
             slow: vec![0; members],
             strikes: vec![0; members],
             pauses: vec![(Time(0), Duration::ZERO); members],
+            slow_pace: ReplicaSet::EMPTY,
+            pace_from: Time(0),
         }
+    }
+
+    /// The members whose links or disks are far slower than a majority's.
+    pub const fn set_slow_pace(&mut self, slow: ReplicaSet) {
+        self.slow_pace = slow;
     }
 
     /// Counts again from here on, as if nobody had been slow before.
@@ -80,6 +96,7 @@ impl Waits {
         self.strikes.fill(0);
         self.behind = ReplicaSet::EMPTY;
         self.sample = None;
+        self.pace_from = now + PACE_FROM;
     }
 
     /// The next judgement is about what happens from here on.
@@ -194,8 +211,9 @@ impl Waits {
         }
     }
 
-    /// The others of `live` that all have waited for, for most of the time, at several judgements
-    /// in a row; none while there is too little to judge by. One takes `period` at least.
+    /// The others of `live` that all have waited for, for most of the time: once where their pace is
+    /// slow, else at several judgements in a row; none while there is too little to judge by. One
+    /// takes `period` at least.
     pub fn look(
         &mut self,
         live: ReplicaSet,
@@ -209,6 +227,15 @@ impl Waits {
         }
         let (waited, common) = (&self.waited, self.common);
         let alone = |id: usize| waited[id] > whole * 3 / 4 && waited[id] > common * FACTOR;
+        // One whose pace is slow, and that all wait for, needs no more: unless this member is slow, too.
+        let judges = now >= self.pace_from && !self.slow_pace.contains(own);
+        let held_up = |id: usize| waited[id] > whole / 2 && waited[id] > common * PACE_FACTOR;
+        let paced = |id: &ReplicaId| judges && self.slow_pace.contains(*id) && held_up(id.index());
+        let slow: ReplicaSet = live.without(own).iter().filter(paced).collect();
+        if !slow.is_empty() {
+            self.next(now);
+            return slow;
+        }
         let any_alone = live.iter().any(|id| alone(id.index()));
         let enough = self.samples >= SAMPLES_MIN;
         if any_alone && !enough && whole < period * SAMPLES_MIN {
@@ -255,6 +282,33 @@ impl Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn member_with_slow_pace_that_all_wait_for_is_slow_at_once() {
+        let live: ReplicaSet = (0..3).map(ReplicaId).collect();
+        let (own, other) = (ReplicaId(0), ReplicaSet::EMPTY.with(ReplicaId(2)));
+        let period = Duration::from_millis(500);
+        let looked = |slow_pace: ReplicaSet, behind: ReplicaSet, begins: Duration| {
+            let mut waits = Waits::new(3);
+            waits.begin(Time(0));
+            let now = Time(0) + begins;
+            waits.next(now);
+            waits.behind = behind;
+            waits.set_slow_pace(slow_pace);
+            waits.turn(own, behind, PACE_FROM, now + period);
+            waits.look(live, own, period, now + period)
+        };
+        assert_eq!(looked(other, other, PACE_FROM), other);
+        let none = ReplicaSet::EMPTY;
+        assert_eq!(looked(other, none, PACE_FROM), none, "nobody waits for it");
+        assert_eq!(looked(other, other, period), none, "of the view before");
+        assert_eq!(
+            looked(other.with(own), other, PACE_FROM),
+            none,
+            "one judges that is slow"
+        );
+        assert_eq!(looked(none, other, PACE_FROM), none, "not at once");
+    }
 
     #[test]
     fn pauses_double_up_to_longest_and_begin_again_after_good_conduct() {

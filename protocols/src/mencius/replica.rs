@@ -176,7 +176,7 @@ impl Protocol for Mencius {
                 for WANs",
         best_at: "spreading the work of ordering: every replica orders what its clients send",
         tolerates: "crashes, loss and partitions of a minority",
-        stable: false,
+        stable: true,
         replicas_min: 1,
     };
 

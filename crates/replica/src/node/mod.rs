@@ -236,6 +236,9 @@ pub struct Node {
     state_bytes_sent: u64,
     /// When a fetched state was installed last.
     fetched_at: Option<Time>,
+    /// Its newest state goes on behind what its file is named for, and cannot be given to a peer.
+    /// While it speculates, a later one may never become final.
+    owes_state: bool,
     /// What is executed while somebody fetches from here.
     ring: Option<Box<feed::Ring>>,
     /// The protocol is asked for a checkpoint of which only the summary is used.
@@ -360,6 +363,7 @@ impl Node {
             state_bytes_received: 0,
             state_bytes_sent: 0,
             fetched_at: None,
+            owes_state: false,
             ring: None,
             summing_up: false,
             given: VecDeque::new(),

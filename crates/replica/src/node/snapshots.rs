@@ -130,6 +130,7 @@ impl Node {
         self.given.retain(|(file, _)| file.id != info.id);
         match unfinished.kind {
             Under::Own { .. } => {
+                self.owes_state = false;
                 self.snapshot_last = info.length;
                 self.undo_again_from(info, world);
                 if self.first_state_saved(info.id.slot, out) {
@@ -322,6 +323,8 @@ impl Node {
     fn installed(&mut self, header: SnapshotHeader, world: &dyn World, out: &mut Vec<Output>) {
         let slot = header.executed.slot;
         let installing = self.installing.take();
+        let named_for = installing.as_ref().map(|it| it.info.id.slot);
+        self.owes_state = self.speculates() && named_for.is_some_and(|named| named < slot);
         let mut deferred = installing.map_or_else(Deferred::default, |it| it.deferred);
         self.executed_told = slot;
         self.snapshot_last = self.executor.state_bytes();
@@ -359,7 +362,8 @@ impl Node {
 
     pub(super) fn maybe_ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let bytes_min = self.snapshot_bytes_min.max(self.snapshot_last);
-        let is_due = self.executor.bytes_since_snapshot() >= bytes_min || self.is_young();
+        let is_due =
+            self.executor.bytes_since_snapshot() >= bytes_min || self.is_young() || self.owes_state;
         if is_due && self.unfinished.is_none() {
             self.ask_for_checkpoint(world, out);
         }

@@ -66,6 +66,12 @@ impl Node {
             self.meet_peers(world, out);
         }
         self.start_protocol(recovered, world)?;
+        let followed = newest.filter(|info| self.executor.stable() > info.id.slot);
+        self.owes_state = followed.is_some() && self.speculates() && covered.is_some();
+        if self.owes_state {
+            // Before more is executed, which may not become final.
+            self.ask_for_checkpoint(world, out);
+        }
         // A crash may have come between the snapshot and the trimming of what it covers.
         self.events.extend(covered.map(Event::Checkpointed));
         self.arm_pace(world, out);

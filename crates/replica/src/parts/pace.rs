@@ -22,11 +22,10 @@ use smallvec::SmallVec;
 
 /// Between two questions to all peers.
 pub const PACE_BEAT: Duration = Duration::from_millis(250);
-/// Slow is a member that takes this many times as long as another one …
-const TIMES: u32 = 4;
-/// … and so much longer …
-const LONGER: Duration = Duration::from_millis(5);
-/// … at this many beats in a row.
+/// Slow is a member that takes this many times as long as another one, and so much longer. Behind a
+/// full link a question waits for a few batches only, which is short, and many times as long.
+const SLOWER: [(u32, Duration); 2] = [(4, Duration::from_millis(5)), (8, Duration::from_millis(2))];
+/// It is slow when it was so at this many beats in a row.
 const BEATS: u32 = 4;
 /// Between two times that a member is found slow, and after a change of leader.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -38,6 +37,11 @@ const TOLD: Duration = Duration::from_millis(750);
 const LED: Duration = Duration::from_secs(600);
 /// So many samples are kept: one at each beat.
 const SAMPLES: usize = 5;
+/// Questions and answers have so many bytes more, so that a narrow link is slow without a load, too
+/// …
+const PADDING: [u8; 900] = [0; 900];
+/// … but to all peers together, at a beat, no more than this.
+const PADDING_ALL: usize = 16 << 10;
 
 /// How quick a member is. One that has not written lately has no time of its disk, and is compared
 /// by its round trip alone.
@@ -56,7 +60,8 @@ impl Figures {
             (Some(own), Some(others)) => (self.trip + own, other.trip + others),
             _ => (self.trip, other.trip),
         };
-        own >= other.saturating_mul(TIMES) && own >= other.saturating_add(LONGER)
+        let (mut slower, times) = (SLOWER.iter(), |times| other.saturating_mul(times));
+        slower.any(|(many, longer)| own >= times(*many) && own >= other.saturating_add(*longer))
     }
 
     /// The slower of two in each.
@@ -77,6 +82,8 @@ pub struct PaceMessage {
     pub is_answer: bool,
     /// The sender's pace, once it knows it and while it takes part in quorums.
     pub pace: Option<Figures>,
+    /// So many bytes follow, which say nothing.
+    pub padding: u16,
 }
 
 /// Stands for a time that is not known.
@@ -92,6 +99,7 @@ impl Wire for PaceMessage {
         writer.bool(self.is_answer);
         writer.u64(nanos(self.pace.map(|pace| pace.trip)));
         writer.u64(nanos(self.pace.and_then(|pace| pace.sync)));
+        writer.slice(&PADDING[..PADDING.len().min(self.padding.into())]);
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -99,10 +107,12 @@ impl Wire for PaceMessage {
         let known = |nanos| (nanos != NONE).then_some(Duration::from_nanos(nanos));
         let (trip, sync) = (known(reader.u64("trip")?), known(reader.u64("sync")?));
         let pace = trip.map(|trip| Figures { trip, sync });
+        let padding = reader.blob("padding")?.len();
         Ok(Self {
             stamp,
             is_answer,
             pace,
+            padding: u16::try_from(padding).map_err(|_| DecodeError::Bad("padding"))?,
         })
     }
 }
@@ -229,6 +239,7 @@ impl Pace {
                 stamp: message.stamp,
                 is_answer: true,
                 pace: self.own(arrived).filter(|_| self.votes),
+                padding: message.padding,
             });
         }
         if message.stamp <= arrived {
@@ -281,6 +292,7 @@ impl Pace {
             stamp: now,
             is_answer: false,
             pace: own.filter(|_| votes),
+            padding: (PADDING_ALL / self.peers.len()).min(PADDING.len()) as u16,
         };
         let is_quick = |peer: &Peer| {
             let both = own.zip(peer.pace(now));
@@ -535,6 +547,7 @@ mod tests {
             stamp: now,
             is_answer: true,
             pace: trip.map(|trip| Figures { trip, sync: None }),
+            padding: 0,
         };
         for (id, trip) in [(1, Some(MS)), (2, None)] {
             let _ = pace.heard(ReplicaId(id), message(trip), now);
@@ -555,6 +568,7 @@ mod tests {
                 trip: MS,
                 sync: None,
             }),
+            padding: 0,
         };
         let own = |pace: &Pace, now| pace.own(now).map(|pace| pace.trip);
         let now = Time(10_000_000_000);

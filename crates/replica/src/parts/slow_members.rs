@@ -44,6 +44,8 @@ struct Standing {
     quick: u32,
     /// After this number that it was not, it is no longer slow.
     calm: u32,
+    /// It had no pace.
+    apart: bool,
 }
 
 /// See the module.
@@ -60,6 +62,7 @@ impl SlowMembers {
             slower: 0,
             quick: 0,
             calm: CALM_MIN,
+            apart: false,
         };
         Self {
             members: vec![standing; members],
@@ -82,6 +85,7 @@ impl SlowMembers {
                 continue;
             }
             let id = ReplicaId(index as u16);
+            self.members[index].take_part(*one != Heard::NoPace);
             let is_slower = heard.iter().filter(beats).count() >= majority;
             if self.members[index].beat(is_slower, self.slow.contains(id)) {
                 self.slow.insert(id);
@@ -94,6 +98,13 @@ impl SlowMembers {
 }
 
 impl Standing {
+    /// One that takes part again begins with the shortest time: it may have been left out for this.
+    const fn take_part(&mut self, takes_part: bool) {
+        if core::mem::replace(&mut self.apart, !takes_part) && takes_part {
+            (self.quick, self.calm) = (0, CALM_MIN);
+        }
+    }
+
     /// A beat of a member that was slow, or was not. Whether it is now.
     fn beat(&mut self, is_slower: bool, was_slow: bool) -> bool {
         if is_slower {
@@ -167,6 +178,23 @@ mod tests {
     }
 
     #[test]
+    fn member_behind_narrow_link_is_slow_by_times_and_milliseconds() {
+        let narrow = pace(4_000, 100);
+        let near = pace(150, 100);
+        let slow = |own, other| {
+            let mut members = SlowMembers::new(3);
+            !found(&mut members, &[other, own, other], 10).0.is_empty()
+        };
+        assert!(slow(narrow, near));
+        assert!(!slow(pace(1_900, 100), near), "in another zone");
+        assert!(
+            !slow(narrow, pace(600, 100)),
+            "less than eight times, and than 5 ms"
+        );
+        assert!(!slow(pace(5_000, 1_000), QUICK));
+    }
+
+    #[test]
     fn member_of_which_nothing_is_heard_stays_what_it_was() {
         let mut members = SlowMembers::new(3);
         let silent = [QUICK, Heard::Nothing, QUICK];
@@ -202,6 +230,17 @@ mod tests {
         let _ = found(&mut members, &[QUICK; 3], CALM_MAX * FORGIVEN);
         let _ = found(&mut members, &[QUICK, QUICK, SLOW_LINK], BEATS);
         assert_eq!(found(&mut members, &[QUICK; 3], CALM_MIN).0, set(&[]));
+    }
+
+    #[test]
+    fn member_that_took_no_part_comes_back_after_the_shortest_time() {
+        let mut members = SlowMembers::new(3);
+        for _ in 0..6 {
+            let _ = found(&mut members, &[QUICK, QUICK, SLOW_LINK], BEATS);
+            let _ = found(&mut members, &[QUICK, QUICK, Heard::NoPace], 20);
+            assert_eq!(found(&mut members, &[QUICK; 3], CALM_MIN - 1).0, set(&[2]));
+            assert_eq!(found(&mut members, &[QUICK; 3], 1).0, set(&[]));
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::{
     stage::{Place, Setting, Stage},
 };
 use quintet_replica::Level;
+use std::time::Duration;
 
 /// Writes at all but `seat`, a few at a time; gives how long the whole took.
 fn work(stage: &mut Stage, without: usize, rounds: u64) -> u64 {
@@ -34,7 +35,8 @@ fn work(stage: &mut Stage, without: usize, rounds: u64) -> u64 {
     stage.now - began
 }
 
-pub(super) fn slow_replica_isolated(setting: Setting) -> Result<(), Skip> {
+pub(super) fn slow_replica_isolated(mut setting: Setting) -> Result<(), Skip> {
+    setting.pace_beat = Duration::from_millis(20);
     let mut stage = cast::open(setting);
     let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
     stage.slow_links(seat, 100);

@@ -193,6 +193,7 @@ pub(super) fn replica_with_a_damaged_journal_holds_nobody_up(
         stage.crash(*replica);
     }
     stage.seats[damaged].disk.damage();
+    let began = stage.now;
     for replica in &all {
         stage.start(*replica);
     }
@@ -206,7 +207,9 @@ pub(super) fn replica_with_a_damaged_journal_holds_nobody_up(
     stage.until("the others answer", |stage| stage.answered(&asked));
     assert!(
         !stage.level(),
-        "they wait for the one that lost its journal"
+        "they wait for the one that lost its journal, {} ms; {}",
+        (stage.now - began) / MILLISECOND,
+        stage.describe()
     );
     stage.final_phase();
     Ok(())

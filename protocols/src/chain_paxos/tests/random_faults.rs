@@ -7,6 +7,8 @@ use crate::{
 use quintet_replica::Durability;
 
 impl Lives for ChainPaxos {
+    const BYPASSES_SLOW: bool = true;
+
     fn draw(random: &mut Random, _: u64) -> Config {
         Config {
             batch_bytes_max: 256 << random.below(4),
