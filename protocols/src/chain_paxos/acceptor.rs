@@ -291,11 +291,14 @@ impl ChainPaxos {
             return;
         }
         ctx.mark("goes on ahead of its state");
-        // What is held under this ballot up to there is decided as it is held here: executed, it
-        // stays, whatever becomes of the replica that sends the state.
-        self.agreement.learn(base);
-        self.learn(ctx);
-        self.execute(ctx);
+        // From the leader, what is held under its ballot up to there is decided as it is held here:
+        // executed, it stays, whatever becomes of the replica that sends the state. Another one
+        // may have a state from under a higher ballot, where other values were decided.
+        if from == ballot.owner {
+            self.agreement.learn(base);
+            self.learn(ctx);
+            self.execute(ctx);
+        }
         self.skip_to(base, chain, ctx);
     }
 

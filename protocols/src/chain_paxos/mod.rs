@@ -64,7 +64,8 @@
 //!    ballots the highest ballot there carries that value. Where nobody accepted, it may propose
 //!    nothing.
 //! 7. A commit point learnt with a message holds for the ballot of that message and for what was
-//!    accepted under it; a commit point known otherwise (a fetched state) is told to nobody.
+//!    accepted under it; a commit point known otherwise (a fetched state) is told to nobody. That of
+//!    a `Skip` may be such a one: only from the leader it decides what is held here.
 //! 8. A life that forgot neither promises nor votes until it holds an AddNode of its own: the
 //!    leader proposed that after it had learned of the life, so before it in the log, or decided,
 //!    is everything that an earlier life voted for (under lower ballots: phase 1 found it; under

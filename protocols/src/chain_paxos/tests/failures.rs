@@ -5,7 +5,9 @@ use crate::chain_paxos::{Config, Entry, Message, Op, Timer};
 use crate::group::Packet;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
-use quintet_replica::{CommandTime, Durability, Incarnation, Level, ReplicaId, Slot};
+use quintet_replica::{
+    CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, Slot,
+};
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
 
@@ -484,6 +486,111 @@ fn what_lies_in_a_gap_is_not_taken_for_decided_when_the_leader_sends_it_after_al
     group.heal();
     group.run(MS * 6000);
     assert_converged(&group, base.0);
+}
+
+#[test]
+fn state_of_one_in_the_middle_decides_nothing_that_is_held_here() {
+    for sender in [0, 1] {
+        let mut group = group(3, Durability::Disk);
+        assert!(write_within(&mut group, 0, MS * 100));
+        group.settle();
+        let of = group.replica(1);
+        let (ballot, chain) = (of.ballots.promised(), of.chain.decided().clone());
+        let (header, first) = (of.header(), of.log.held().next());
+        assert_eq!(group.replica(2).log.executed(), first.previous());
+        // An entry that no quorum has, and then a state that covers its slot. Had 1 fetched that
+        // from a replica under a higher ballot, another value would be decided there; the leader
+        // steps down when it gets such a state.
+        group.isolate(2);
+        let (time, op) = (CommandTime(1), Op::Nothing);
+        let entry = Message::Accept {
+            header,
+            first,
+            entries: vec![Entry { time, op }],
+        };
+        group.deliver(Packet::new(1, 2, &entry));
+        group.idle(2);
+        assert_eq!(group.replica(2).log.held(), first);
+        let base = first.next();
+        let skip = Message::Skip {
+            ballot,
+            base,
+            chain,
+        };
+        group.deliver(Packet::new(sender, 2, &skip));
+        group.idle(2);
+        let skipped = group.replica(2);
+        assert!(skipped.hollow() && skipped.log.committed() == base);
+        let executed = if sender == 0 { first } else { first.previous() };
+        assert_eq!(skipped.log.executed(), executed, "told by {sender}");
+        assert!(skipped.log.get(first).is_some(), "candidates hear of it");
+    }
+}
+
+#[test]
+fn state_of_a_higher_ballot_decides_nothing_down_the_chain() {
+    let mut group = group(7, Durability::Disk);
+    for _ in 0..20 {
+        group.write(0);
+        group.run(MS);
+    }
+    group.run(MS * 500);
+    // All restart, 0 with a snapshot: 1, behind it in the chain, waits for a state.
+    group.event(0, Event::Control(Control::CheckpointDue));
+    group.settle();
+    (0..7).for_each(|id| group.crash(id));
+    group.members[1].slow_state = true;
+    (0..7).for_each(|id| group.start(id));
+    for _ in 0..200 {
+        group.fire(0, Timer::Election);
+        group.run(MS * 10);
+        if group.leaders() == [0] {
+            break;
+        }
+    }
+    group.run(MS * 500);
+    assert!(group.replica(1).hollow() && !group.replica(2).hollow());
+    assert!(write_within(&mut group, 0, MS * 1000));
+    group.run(MS * 300);
+    // The first three are cut off with an entry of theirs, the others elect a leader and decide.
+    for (a, b) in (0..3).flat_map(|a| (3..7).map(move |b| (a, b))) {
+        group.cut.extend([(a, b), (b, a)]);
+    }
+    group.write(0);
+    let mut other = None;
+    for _ in 0..1000 {
+        group.run(MS * 5);
+        other = group.leaders().into_iter().find(|id| *id > 2);
+        if other.is_some() {
+            break;
+        }
+    }
+    let other = other.expect("they are a majority");
+    for _ in 0..4 {
+        group.write(other);
+    }
+    group.run(MS * 5);
+    let ballot = |group: &Group, id| group.replica(id).ballots.promised();
+    assert!(ballot(&group, 2) == ballot(&group, 1) && ballot(&group, 1) < ballot(&group, other));
+    let held = group.replica(2).log.held();
+    let (_, donor) = (3..7_u16)
+        .map(|id| (group.members[usize::from(id)].executed, id))
+        .max()
+        .expect("there are four");
+    // The state comes to 1 from one of them, before anything of the higher ballot does.
+    group.event(donor, Event::Control(Control::CheckpointDue));
+    let donor = &group.members[usize::from(donor)];
+    let (slot, summary) = donor.disk.checkpoint.clone().expect("just taken");
+    assert!(slot > held && held > group.replica(2).log.executed());
+    let state = donor.state[..slot.0 as usize].to_vec();
+    let behind = &mut group.members[1];
+    (behind.state, behind.executed) = (state, slot);
+    behind.disk.checkpoint = Some((slot, summary.clone()));
+    group.event(1, Event::Installed { slot, summary });
+    group.settle();
+    group.heal();
+    group.run(MS * 6000);
+    assert_converged(&group, slot.0);
 }
 
 #[test]
