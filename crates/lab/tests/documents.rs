@@ -227,6 +227,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/results/performance.md", 5),
     ("docs/results/bugs-found.md", 5),
     ("docs/results/gray-failures.md", 3),
+    ("docs/results/reconfigure.md", 3),
     ("docs/results/chain-paxos.md", 7),
     ("docs/results/chora.md", 7),
     ("docs/results/derecho.md", 7),
