@@ -37,8 +37,7 @@ const TOLD: Duration = Duration::from_millis(750);
 const LED: Duration = Duration::from_secs(600);
 /// So many samples are kept: one at each beat.
 const SAMPLES: usize = 5;
-/// Questions and answers have so many bytes more, so that a narrow link is slow without a load, too
-/// …
+/// Padding of questions and answers, by which a narrow link is slow without a load, too …
 const PADDING: [u8; 900] = [0; 900];
 /// … but to all peers together, at a beat, no more than this.
 const PADDING_ALL: usize = 16 << 10;
@@ -82,7 +81,7 @@ pub struct PaceMessage {
     pub is_answer: bool,
     /// The sender's pace, once it knows it and while it takes part in quorums.
     pub pace: Option<Figures>,
-    /// So many bytes follow, which say nothing.
+    /// The number of bytes that follow and mean nothing.
     pub padding: u16,
 }
 
