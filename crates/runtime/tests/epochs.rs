@@ -201,7 +201,14 @@ fn remove(cluster: &Cluster, asked: usize, id: u16) -> Result<ChangeReport, Stri
         remove: Some(id),
         ..ChangeRequest::default()
     };
-    switch(cluster, asked, request)
+    let report = switch(cluster, asked, request)?;
+    let status = cluster.handle(asked).status();
+    assert_eq!(
+        status.members,
+        usize::from(id),
+        "the answer is true at once"
+    );
+    Ok(report)
 }
 
 /// Waits until everybody knows that a new replica has its vote.

@@ -721,6 +721,8 @@ impl EventLoop {
                 change: self.change_phase().to_owned(),
                 ..report
             });
+            // The answer is true of what is published when it comes.
+            self.publish(self.now());
             for waiter in changing.waiters {
                 self.shell.answer_change(waiter, report.clone());
             }
