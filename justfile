@@ -103,6 +103,10 @@ bench-protocol:
 bench-redis *arguments: build
     python3 bench/speed.py {{ arguments }}
 
+# How fast a replica that lost its log has the state again: idle, over a slow link, under load.
+bench-transfer *arguments: build
+    python3 bench/transfer.py {{ arguments }}
+
 # The systems that `quintet lab compare` can measure beside this one, from their registries: Redis and
 # a Java machine from Debian, ZooKeeper from Maven Central, etcd from the Go module proxy, a store on
 # openraft from crates.io.
