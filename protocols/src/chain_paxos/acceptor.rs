@@ -53,7 +53,7 @@ impl ChainPaxos {
         if self.catch_up.is_voting() {
             let vote = Vote {
                 life: self.me.incarnation(),
-                upto: self.log.vote(),
+                upto: self.log.give_vote(),
             };
             self.agreement.raise(self.me.id(), vote);
         }
@@ -311,9 +311,8 @@ impl ChainPaxos {
         let Record::Skip { chain, .. } = record else {
             unreachable!("made above");
         };
-        let full = self.log.bytes() > self.config.log_memory_bytes.saturating_mul(4);
-        if full || base.0 > self.log.end().0 + HOLE_MAX {
-            self.log.drop_below(base.next());
+        if self.is_full() || base.0 > self.log.end().0 + HOLE_MAX {
+            self.log.begin_behind(base);
         }
         self.catch_up.skip(self.log.executed(), base);
         self.log.skip_to(base);
@@ -427,13 +426,27 @@ impl ChainPaxos {
         wake
     }
 
+    /// Whether more than is kept for those that lag lies behind what was voted for.
+    fn is_full(&self) -> bool {
+        self.log.bytes_behind_votes() > self.config.log_memory_bytes.saturating_mul(4)
+    }
+
     /// Forgets executed entries beyond what may be kept for those that lag.
     pub(super) fn trim_log(&mut self, ctx: &mut Context<'_, Self>) {
         let most = self.config.log_memory_bytes;
         self.log.trim(most);
-        if self.catch_up.gap_end().is_some() && self.log.bytes() > most.saturating_mul(4) {
-            // The chain is faster than the state transfer. The log must not grow without bound,
-            // so a newer state is needed.
+        if self.catch_up.gap_end().is_none() {
+            return;
+        }
+        // The chain is faster than the state transfer, and the log must not grow without bound.
+        // What this replica votes for it has to keep, since those who vote may be the only ones
+        // that still have it: so it passes on what comes, and votes again when it has its state.
+        if self.log.bytes() > most.saturating_mul(2) && !self.log.has_stopped_votes() {
+            ctx.mark("votes wait for the state");
+            self.log.stop_votes();
+        }
+        if self.is_full() && self.log.committed() > self.catch_up.gap_end().unwrap_or_default() {
+            // Others decided what comes now, and a newer state is needed.
             ctx.mark("state transfer overtaken");
             let chain = self.chain.decided().clone();
             self.skip_to(self.log.committed(), chain, ctx);
@@ -456,7 +469,7 @@ impl ChainPaxos {
             match record {
                 Record::Skip { from, chain } if slot >= self.log.first() => {
                     if slot.0 > self.log.end().0 + HOLE_MAX {
-                        self.log.drop_below(slot.next());
+                        self.log.begin_behind(slot);
                     }
                     self.catch_up.skip(from.max(self.log.executed()), slot);
                     taken = true;
@@ -479,6 +492,7 @@ impl ChainPaxos {
                         // longer be read. The chain as decided comes with the state.
                         decided_at = slot.previous();
                         self.log.drop_below(slot);
+                        self.catch_up.kept_from(slot);
                         self.catch_up.skip(self.log.executed(), decided_at);
                         self.log.restore_committed(decided_at);
                     }

@@ -17,6 +17,8 @@ pub(super) struct CatchUp {
     /// Up to here slots are known to be decided, although what stands in them may have to be asked
     /// for again; only shown.
     known: Slot,
+    /// The journal begins here, behind a snapshot that can no longer be read.
+    journal_from: Slot,
     /// When a gap was last reported, to which replica, and behind what.
     missing: Option<(Time, ReplicaId, Slot)>,
     /// Votes and promises count. False in an incarnation that has lost its state, until it is
@@ -25,6 +27,8 @@ pub(super) struct CatchUp {
     /// This incarnation began without what an earlier one had accepted, and has not all of it
     /// again.
     state_lost: bool,
+    /// What an earlier one voted for up to here, this one cannot tell.
+    unknown: Slot,
     /// Entries came in this turn.
     progressed: bool,
 }
@@ -35,9 +39,11 @@ impl Default for CatchUp {
             fetching: StateFetch::default(),
             gap: None,
             known: Slot(0),
+            journal_from: Slot(0),
             missing: None,
             voting: true,
             state_lost: false,
+            unknown: Slot(0),
             progressed: false,
         }
     }
@@ -55,8 +61,12 @@ impl CatchUp {
     }
 
     /// Its votes count from now on. True when they did not before.
-    pub const fn admit(&mut self) -> bool {
-        !core::mem::replace(&mut self.voting, true)
+    pub fn admit(&mut self) -> bool {
+        let admitted = !core::mem::replace(&mut self.voting, true);
+        if admitted {
+            self.unknown = self.gap_end().unwrap_or_default();
+        }
+        admitted
     }
 
     /// It has again what an earlier incarnation had accepted. True when that is new.
@@ -83,13 +93,30 @@ impl CatchUp {
 
     /// The first slot from which on this replica can tell a candidate all that it ever accepted. An
     /// incarnation that lost its state, and was let in ahead of it, can say nothing of what lies
-    /// below: an earlier one may have been one of the few that voted there.
+    /// below: an earlier one may have been one of the few that voted there. Of what came after it
+    /// was let in it says all, however far it has gone ahead since.
     pub fn vouches_from(&self, log: &AcceptorLog<Entry>) -> Slot {
         let first = log.first();
         match self.gap {
-            Some((_, upto)) if self.state_lost => first.max(upto.next()),
+            Some(_) if self.state_lost => first.max(self.unknown.next()),
             _ => first,
         }
+    }
+
+    /// The journal begins here, behind a snapshot that can no longer be read.
+    pub const fn kept_from(&mut self, slot: Slot) {
+        self.journal_from = slot;
+    }
+
+    /// Checks that the log keeps what this replica voted for and has not executed.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_kept(&self, log: &AcceptorLog<Entry>) {
+        assert!(
+            log.first() <= log.executed().next().max(self.journal_from),
+            "what was voted for is kept until it is executed"
+        );
     }
 
     /// It continues behind `upto`.

@@ -139,8 +139,11 @@
 //!   without a candidate when the only intact majority holds no member that knows that it is one.
 //! - **Who goes on ahead of its state** keeps what it had accepted until the state is there, for
 //!   candidates, and sends nobody else ahead: the replica that lacks what it lacks asks the leader.
-//!   So a vote is never taken back by dropping what it was for. The same holds when trimmed entries
-//!   were in a snapshot that can no longer be read. When the state does not come for long and
+//!   So a vote is never taken back by dropping what it was for: the one that counted the votes may
+//!   be lost, and those who gave them are all that is left. When entries ahead of the state take
+//!   twice `log_memory_bytes`, the replica votes for no more until it has the state, passes on what
+//!   comes, and drops what others decided without it. The same holds when trimmed entries were in a
+//!   snapshot that can no longer be read. When the state does not come for long and
 //!   nobody leads (the replica that had it may have lost it), it stands from what it has executed
 //!   on: what was decided behind the state, one of any majority has accepted, and the replica that
 //!   does not keep all that it accepted there says so.

@@ -547,6 +547,7 @@ impl Protocol for ChainPaxos {
     fn assert_invariants(&self) {
         self.ballots.assert_invariants();
         self.log.assert_invariants(self.ballots.promised());
+        self.catch_up.assert_kept(&self.log);
         assert!(
             self.log.first() <= self.log.executed().next() || self.catch_up.fetching().under_way(),
             "what is not executed is kept, or its state is on its way"

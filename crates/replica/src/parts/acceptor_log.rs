@@ -6,10 +6,18 @@
 //!     │ those behind   │           └ accepted under the promised ballot without gaps, or decided
 //!     └ trimmed before └ decided   durable ≤ held: this replica's vote
 //! ```
+//!
+//! **What a replica voted for, it keeps until it has executed it**, or a state that covers it has
+//! come. Those who voted for a slot may be the only ones that still have what was decided there:
+//! the one that counted the votes executes it, and may be lost. So a log that must not grow any
+//! more, while the state is missing, gives no more votes, and drops only what came after them.
 
 use super::{Ballot, SlotLog};
 use crate::{CommandTime, PersistId, Slot};
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    vec::Vec,
+};
 
 /// A value that is proposed for a slot.
 pub trait LogEntry: Clone {
@@ -51,10 +59,19 @@ pub struct LogPage<E> {
 /// See the module.
 #[derive(Debug, Hash)]
 pub struct AcceptorLog<E> {
+    /// Nothing below was kept.
+    first: Slot,
+    /// What was voted for before the slots begin, ahead of the state, with its bytes.
+    early: BTreeMap<Slot, Held<E>>,
+    early_bytes: usize,
     slots: SlotLog<Held<E>>,
     bytes: usize,
     held: Slot,
     durable: Slot,
+    /// The last slot that this replica ever voted for, under whichever ballot.
+    voted: Slot,
+    /// It gives no votes behind this slot before it has executed that.
+    votes_until: Option<Slot>,
     writes: VecDeque<(PersistId, Ballot, Slot)>,
     committed: Slot,
     /// Up to here the executor was asked to execute.
@@ -70,10 +87,15 @@ pub struct AcceptorLog<E> {
 impl<E> Default for AcceptorLog<E> {
     fn default() -> Self {
         Self {
+            first: Slot(1),
+            early: BTreeMap::new(),
+            early_bytes: 0,
             slots: SlotLog::default(),
             bytes: 0,
             held: Slot(0),
             durable: Slot(0),
+            voted: Slot(0),
+            votes_until: None,
             writes: VecDeque::new(),
             committed: Slot(0),
             executed: Slot(0),
@@ -87,10 +109,10 @@ impl<E> Default for AcceptorLog<E> {
 
 /// Where it stands.
 impl<E: LogEntry> AcceptorLog<E> {
-    /// The first slot that is kept.
+    /// The first slot that is kept: all that was voted for from there on is in the log.
     #[must_use]
     pub const fn first(&self) -> Slot {
-        self.slots.first()
+        self.first
     }
 
     /// The slot after the last one.
@@ -108,12 +130,16 @@ impl<E: LogEntry> AcceptorLog<E> {
     /// The entry of a slot.
     #[must_use]
     pub fn get(&self, slot: Slot) -> Option<&Held<E>> {
+        if slot < self.slots.first() {
+            return self.early.get(&slot);
+        }
         self.slots.get(slot)
     }
 
     /// The entries from this slot on.
     pub fn iter_from(&self, from: Slot) -> impl Iterator<Item = (Slot, &Held<E>)> {
-        self.slots.iter_from(from)
+        let early = self.early.range(from..).map(|(slot, held)| (*slot, held));
+        early.chain(self.slots.iter_from(from))
     }
 
     /// All slots up to here were accepted under the promised ballot, or are decided.
@@ -131,7 +157,8 @@ impl<E: LogEntry> AcceptorLog<E> {
     /// This replica's vote.
     #[must_use]
     pub fn vote(&self) -> Slot {
-        self.durable.min(self.held)
+        let until = self.votes_until.unwrap_or(Slot(u64::MAX));
+        self.durable.min(self.held).min(until)
     }
 
     /// All slots up to here are decided.
@@ -184,7 +211,7 @@ impl<E: LogEntry> AcceptorLog<E> {
             bytes: 0,
             until: None,
         };
-        for (slot, held) in self.slots.iter_from(from) {
+        for (slot, held) in self.iter_from(from) {
             if page.bytes > 0 && page.bytes + held.bytes() > bytes_max {
                 page.until = Some(slot);
                 break;
@@ -209,11 +236,21 @@ impl<E: LogEntry> AcceptorLog<E> {
     }
 
     fn put(&mut self, slot: Slot, ballot: Ballot, entry: E) {
+        assert!(slot >= self.first, "a trimmed slot is never set again");
         self.time_seen = self.time_seen.max(entry.time());
         let held = Held { ballot, entry };
-        self.bytes += held.bytes();
-        if let Some(old) = self.slots.set(slot, held) {
-            self.bytes -= old.bytes();
+        let bytes = held.bytes();
+        self.bytes += bytes;
+        let old = if slot < self.slots.first() {
+            self.early_bytes += bytes;
+            self.early.insert(slot, held)
+        } else {
+            self.slots.set(slot, held)
+        };
+        let old = old.map_or(0, |old| old.bytes());
+        self.bytes -= old;
+        if slot < self.slots.first() {
+            self.early_bytes -= old;
         }
     }
 
@@ -225,6 +262,29 @@ impl<E: LogEntry> AcceptorLog<E> {
     /// Everything held is this replica's vote.
     pub const fn vote_now(&mut self) {
         self.durable = self.held;
+    }
+
+    /// Gives this replica's vote, to be told.
+    pub fn give_vote(&mut self) -> Slot {
+        let vote = self.vote();
+        self.voted = self.voted.max(vote);
+        vote
+    }
+
+    /// Gives no further votes until all that was voted for is executed: what comes now need not
+    /// be kept.
+    pub fn stop_votes(&mut self) {
+        self.votes_until.get_or_insert(self.voted);
+    }
+
+    /// Whether it has stopped to vote.
+    #[must_use]
+    pub const fn has_stopped_votes(&self) -> bool {
+        self.votes_until.is_some()
+    }
+
+    fn resume_votes(&mut self) {
+        self.votes_until.take_if(|until| *until <= self.executed);
     }
 
     /// All writes up to this one are durable. True when there are new votes under the ballot.
@@ -252,7 +312,7 @@ impl<E: LogEntry> AcceptorLog<E> {
 
     /// Entries above what is held count again if they were accepted under the promised ballot.
     pub fn extend_held(&mut self, counts: impl Fn(&Held<E>) -> bool) {
-        while self.slots.get(self.held.next()).is_some_and(&counts) {
+        while self.get(self.held.next()).is_some_and(&counts) {
             self.held = self.held.next();
         }
     }
@@ -265,7 +325,7 @@ impl<E: LogEntry> AcceptorLog<E> {
     /// Drops all entries that are not known to be decided; for injected bugs.
     pub fn drop_undecided(&mut self) {
         self.slots.truncate(self.committed.next());
-        let kept = self.slots.iter_from(self.slots.first());
+        let kept = self.iter_from(self.first);
         self.bytes = kept.map(|(_, held)| held.bytes()).sum();
     }
 }
@@ -300,6 +360,7 @@ impl<E: LogEntry> AcceptorLog<E> {
         assert!(slot <= self.committed, "only decided slots are executed");
         self.executed = slot;
         self.time_executed = time;
+        self.resume_votes();
     }
 
     /// The executor has executed all up to here.
@@ -321,18 +382,25 @@ impl<E: LogEntry> AcceptorLog<E> {
             if bytes <= bytes_max && below > self.needed_after {
                 break;
             }
-            bytes -= self.slots.get(below).map_or(0, Held::bytes);
+            bytes -= self.get(below).map_or(0, Held::bytes);
             below = below.next();
         }
-        self.slots.trim(below, |_| {});
-        self.bytes = bytes;
+        self.drop_below(below);
     }
 
-    /// Drops all entries below this slot.
+    /// Drops all entries below this slot: a state covers them.
     pub fn drop_below(&mut self, below: Slot) {
+        self.first = self.first.max(below);
         let mut bytes = self.bytes;
         self.slots.trim(below, |held| bytes -= held.bytes());
         self.bytes = bytes;
+        if !self.early.is_empty() {
+            let kept = self.early.split_off(&below);
+            let dropped = core::mem::replace(&mut self.early, kept);
+            let dropped: usize = dropped.values().map(Held::bytes).sum();
+            self.early_bytes -= dropped;
+            self.bytes -= dropped;
+        }
     }
 }
 
@@ -342,6 +410,7 @@ impl<E: LogEntry> AcceptorLog<E> {
     pub fn install(&mut self, slot: Slot, time: CommandTime) {
         self.drop_below(slot.next());
         self.executed = self.executed.max(slot);
+        self.resume_votes();
         self.held = self.held.max(slot);
         self.durable = self.durable.max(slot);
         self.time_executed = self.time_executed.max(time);
@@ -353,8 +422,9 @@ impl<E: LogEntry> AcceptorLog<E> {
         self.committed = self.committed.max(slot);
     }
 
-    /// The journal has this entry.
+    /// The journal has this entry, and this replica may have voted for it.
     pub fn restore(&mut self, slot: Slot, ballot: Ballot, entry: E) {
+        self.voted = self.voted.max(slot);
         self.put(slot, ballot, entry);
     }
 
@@ -372,6 +442,30 @@ impl<E: LogEntry> AcceptorLog<E> {
         self.held = self.held.max(base);
     }
 
+    /// The slots begin behind `base`, so that no room is needed for those up to there. What is
+    /// executed is dropped, and what was never voted for; the rest is kept.
+    pub fn begin_behind(&mut self, base: Slot) {
+        let last = self.voted.min(base);
+        for (slot, held) in self.slots.iter_from(self.executed.next()) {
+            if slot > last {
+                break;
+            }
+            self.early_bytes += held.bytes();
+            self.bytes += held.bytes();
+            self.early.insert(slot, held.clone());
+        }
+        let mut bytes = self.bytes;
+        self.slots.trim(base.next(), |held| bytes -= held.bytes());
+        self.bytes = bytes;
+        self.drop_below(self.executed.next());
+    }
+
+    /// About what the entries take that [`Self::begin_behind`] could drop, at most.
+    #[must_use]
+    pub const fn bytes_behind_votes(&self) -> usize {
+        self.bytes - self.early_bytes
+    }
+
     /// Takes back that it continued ahead of its state: only executed slots count as decided.
     ///
     /// # Panics
@@ -382,6 +476,7 @@ impl<E: LogEntry> AcceptorLog<E> {
             "all that was accepted behind the state is kept"
         );
         self.committed = self.executed;
+        self.votes_until = None;
     }
 
     /// Checks what always holds under the promised ballot.
@@ -398,6 +493,10 @@ impl<E: LogEntry> AcceptorLog<E> {
             "a commit point never passes what is held"
         );
         assert!(self.durable <= self.held, "a vote is for something held");
+        assert!(
+            self.early_bytes <= self.bytes && self.early.is_empty() == (self.early_bytes == 0),
+            "each entry is counted once"
+        );
         assert!(
             self.executed_done <= self.executed,
             "executions were asked for"
@@ -492,6 +591,69 @@ mod tests {
         assert_eq!(log.first(), Slot(6));
         log.trim(0);
         assert_eq!((log.first(), log.bytes()), (Slot(7), 2 * one));
+    }
+
+    #[test]
+    fn log_that_begins_behind_its_state_keeps_what_was_voted_for() {
+        let mut log = log(9);
+        log.vote_now();
+        log.commit(Slot(2));
+        log.executing(Slot(1), CommandTime(10));
+        let one = log.bytes() / 9;
+        assert_eq!(log.give_vote(), Slot(9));
+        log.stop_votes();
+        for slot in 10..=12 {
+            log.accept(Slot(slot), B, Entry(slot * 10, 100));
+        }
+        log.vote_now();
+        assert_eq!(log.give_vote(), Slot(9), "what may be dropped is not voted for");
+        log.skip_to(Slot(11));
+        log.begin_behind(Slot(11));
+        let slots: Vec<u64> = log.iter_from(Slot(1)).map(|(slot, _)| slot.0).collect();
+        assert_eq!(slots, [2, 3, 4, 5, 6, 7, 8, 9, 12]);
+        assert_eq!((log.first(), log.bytes()), (Slot(2), 9 * one));
+        assert_eq!(log.bytes_behind_votes(), one);
+        log.accept(Slot(100_000_000), B, Entry(1, 100));
+        log.skip_to(Slot(200_000_000));
+        log.begin_behind(Slot(200_000_000));
+        let page = log.page(Slot(2), usize::MAX);
+        assert_eq!((page.entries.len(), log.bytes()), (8, 8 * one));
+        log.install(Slot(5), CommandTime(50));
+        assert_eq!((log.first(), log.bytes()), (Slot(6), 4 * one));
+        assert!(log.has_stopped_votes());
+        log.install(Slot(200_000_000), CommandTime(60));
+        assert!(!log.has_stopped_votes());
+        assert_eq!((log.give_vote(), log.bytes()), (Slot(200_000_000), 0));
+        log.assert_invariants(B);
+    }
+
+    #[test]
+    fn log_that_goes_back_to_its_state_is_filled_again() {
+        let mut log = log(3);
+        log.vote_now();
+        log.give_vote();
+        log.skip_to(Slot(6));
+        log.begin_behind(Slot(6));
+        log.return_to_executed();
+        log.withdraw();
+        let higher = B.next(ReplicaId(0));
+        for slot in 1..=8 {
+            log.accept(Slot(slot), higher, Entry(slot * 10, 100));
+        }
+        log.vote_now();
+        assert_eq!((log.give_vote(), log.end()), (Slot(8), Slot(9)));
+        log.commit(Slot(8));
+        for slot in 1..=8 {
+            assert!(log.get(Slot(slot)).is_some_and(|held| held.ballot == higher));
+            log.executing(Slot(slot), CommandTime(slot));
+        }
+        log.assert_invariants(higher);
+        let one = log.bytes() / 8;
+        log.trim(4 * one);
+        assert_eq!((log.first(), log.bytes()), (Slot(5), 4 * one));
+        log.trim(0);
+        assert_eq!((log.first(), log.bytes()), (Slot(9), 0));
+        log.assert_invariants(higher);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::group::Packet;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, Slot,
+    BatchId, CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, Slot,
 };
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
@@ -789,6 +789,132 @@ fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
     group.start(0);
     group.run(MS * 6000);
     assert_converged(&group, 12);
+}
+
+/// Writes of two thousand bytes at replica 0; gives those that were answered.
+fn write_much(group: &mut Group, count: usize) -> Vec<BatchId> {
+    let mut answered = Vec::new();
+    for _ in 0..count {
+        let batch = group.submit_long(0, Level::Ordered, 2000);
+        group.run(MS);
+        if group.answered(0, batch) {
+            answered.push(batch);
+        }
+    }
+    answered
+}
+
+#[test]
+fn votes_given_ahead_of_the_state_are_kept_until_it_has_come() {
+    for durability in [Durability::Memory, Durability::Disk] {
+        let mut group = Group::new(3, durability, small());
+        group.run(MS * 20);
+        // 2 is away while the others decide more than they keep, and continues ahead of a state
+        // that takes long.
+        group.isolate(2);
+        group.run(MS * 2000);
+        let mut answered = write_much(&mut group, 100);
+        assert_eq!(answered.len(), 100);
+        group.members[2].slow_state = true;
+        group.heal();
+        group.run(MS * 2000);
+        assert_eq!(chain(&group, 0), [0, 1, 2]);
+        assert!(group.replica(2).hollow());
+        // Then 1 is away: what is decided now, 0 executes, and 2 alone has besides.
+        group.isolate(1);
+        group.run(MS * 2000);
+        answered.extend(write_much(&mut group, 400));
+        assert!(answered.len() > 110, "its votes count");
+        // The only failure: 0 does not come back.
+        group.crash(0);
+        group.members[2].slow_state = false;
+        group.heal();
+        group.run(MS * 20_000);
+        let [leader] = group.leaders()[..] else {
+            panic!("one leads");
+        };
+        let executed = group.batches(leader);
+        assert!(answered.iter().all(|batch| executed.contains(batch)));
+        assert!(write_within(&mut group, leader, MS * 2000));
+    }
+}
+
+#[test]
+fn replica_that_waits_for_its_state_passes_on_what_it_does_not_vote_for() {
+    let mut group = Group::new(5, Durability::Memory, small());
+    group.run(MS * 20);
+    group.isolate(1);
+    group.run(MS * 2000);
+    assert_eq!(write_much(&mut group, 100).len(), 100);
+    group.members[1].slow_state = true;
+    group.heal();
+    group.run(MS * 2000);
+    assert!(group.replica(1).hollow() && chain(&group, 0).contains(&1));
+    assert_eq!(write_much(&mut group, 600).len(), 600, "others vote");
+    let ahead = group.replica(1);
+    assert!(ahead.log.has_stopped_votes() && ahead.hollow());
+    assert!(ahead.log.bytes() < 7 * small().log_memory_bytes);
+    group.members[1].slow_state = false;
+    group.run(MS * 2000);
+    assert!(!group.replica(1).log.has_stopped_votes());
+    assert_eq!(write_much(&mut group, 10).len(), 10);
+    group.run(MS * 100);
+    assert_converged(&group, 711);
+}
+
+#[test]
+fn votes_on_this_side_of_a_long_gap_are_told_to_candidates() {
+    let mut group = group(3, Durability::Disk);
+    for _ in 0..10 {
+        group.write(0);
+    }
+    group.settle();
+    let of = group.replica(0);
+    let (first, chain) = (of.log.first(), of.chain.decided().clone());
+    let ballot = of.ballots.promised().next(ReplicaId(0));
+    let base = Slot(1 << 20);
+    group.crash(1);
+    group.start(1);
+    group.isolate(1);
+    group.members[1].slow_state = true;
+    let prepare = |ballot| Message::Prepare {
+        ballot,
+        from: first,
+    };
+    group.deliver(Packet::new(0, 1, &prepare(ballot)));
+    group.sync(1);
+    let executed = group.replica(1).log.executed();
+    assert!(executed < Slot(10), "the last decisions it does not know");
+    let skip = Message::Skip {
+        ballot,
+        base,
+        chain,
+    };
+    group.deliver(Packet::new(2, 1, &skip));
+    let told = |group: &mut Group| {
+        let ballot = group.replica(1).ballots.promised().next(ReplicaId(0));
+        group.heal();
+        group.deliver(Packet::new(0, 1, &prepare(ballot)));
+        group.sync(1);
+        let promise = |packet: &Packet<_>| match packet.message() {
+            Message::Promise {
+                first, accepted, ..
+            } => Some((first, accepted.len() as u64)),
+            _ => None,
+        };
+        let promise = group.network.iter().rev().find_map(promise);
+        group.network.clear();
+        group.isolate(1);
+        promise.expect("it promises")
+    };
+    let kept = 10 - executed.0;
+    let (first, accepted) = told(&mut group);
+    assert!(first <= executed.next() && accepted >= kept, "{accepted}");
+    group.crash(1);
+    group.start(1);
+    assert!(group.replica(1).hollow());
+    let (first, accepted) = told(&mut group);
+    assert!(first <= executed.next() && accepted >= kept, "{accepted}");
 }
 
 /// The pages that the leader sends to replica 2 when that one says that it holds so much.

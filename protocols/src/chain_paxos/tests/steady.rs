@@ -275,12 +275,26 @@ fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
         group.deliver(Packet::new(0, 2, &message));
         group.idle(2);
     }
+    assert!(group.marked("votes wait for the state") > 0);
+    assert_eq!(group.marked("state transfer overtaken"), 0);
+    let replica = group.replica(2);
+    let voted = replica.agreement.votes().of(ReplicaId(2));
+    assert!(voted > base && voted < Slot(106), "no more than is kept");
+    assert_eq!(replica.log.held(), Slot(106), "is for something held");
+    // Others decide them: only what it voted for is kept.
+    let mut header = group.replica(0).header();
+    header.committed = Slot(106);
+    let message = Message::Accept {
+        header,
+        first: Slot(107),
+        entries: Vec::new(),
+    };
+    group.deliver(Packet::new(0, 2, &message));
+    group.idle(2);
     assert!(group.marked("state transfer overtaken") > 0);
     let replica = group.replica(2);
-    assert_eq!(
-        replica.agreement.votes().of(ReplicaId(2)),
-        Slot(106),
-        "its vote"
-    );
-    assert_eq!(replica.log.held(), Slot(106), "is for something held");
+    for slot in (base.0 + 1..=106).map(Slot) {
+        assert_eq!(replica.log.get(slot).is_some(), slot <= voted, "{slot}");
+    }
+    assert_eq!(replica.agreement.votes().of(ReplicaId(2)), voted);
 }
