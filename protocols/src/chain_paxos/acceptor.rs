@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use quintet_replica::{
     Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot, Wake,
-    parts::{Ballot, request_key},
+    parts::{Ballot, Decisions, request_key},
 };
 
 /// Over a hole of more slots the log is begun again: room is kept for each.
@@ -277,7 +277,7 @@ impl ChainPaxos {
         from: ReplicaId,
         ballot: Ballot,
         base: Slot,
-        chain: Chain,
+        (chain, decisions): (Chain, &Decisions),
         ctx: &mut Context<'_, Self>,
     ) {
         let impossible = chain
@@ -288,6 +288,10 @@ impl ChainPaxos {
             return ctx.mark("ignored: impossible chain");
         }
         if !self.accept_leader(from, ballot, ctx) || base <= self.log.held() {
+            return;
+        }
+        if self.count_decided(decisions, ctx) && base <= self.log.held() {
+            self.catch_up.continued();
             return;
         }
         ctx.mark("goes on ahead of its state");
@@ -342,6 +346,27 @@ impl ChainPaxos {
         self.catch_up.is_voting() && !self.hollow()
     }
 
+    /// Another replica tells which ballots decided how much: what was accepted under these is
+    /// decided, whatever is promised now, behind the commit point and in what was gone over. True
+    /// when that is new.
+    pub(super) fn count_decided(&mut self, told: &Decisions, ctx: &mut Context<'_, Self>) -> bool {
+        self.log.merge_decisions(told);
+        let filled = self.catch_up.fill_gap(&self.log);
+        let upto = self.log.known_decided();
+        if upto <= self.log.committed() && !filled {
+            return false;
+        }
+        ctx.mark("decided as accepted under an earlier ballot");
+        self.log.hold_decided(upto);
+        self.commit(upto, ctx);
+        self.extend_held();
+        self.vote();
+        self.rework(ctx);
+        self.execute(ctx);
+        self.maybe_recovered(ctx);
+        true
+    }
+
     /// Moves the commit point to what a quorum has voted for under the promised ballot, as far as
     /// it is held here. Strictly in order, and only by counting acceptors: what comes back from
     /// the tail decides nothing by itself (against Alg. 2, l. 27-28).
@@ -353,7 +378,12 @@ impl ChainPaxos {
             self.agreement.learn(lead.tail_held());
             agreed = self.agreement.agreed();
         }
-        let committed = agreed.min(self.log.held());
+        self.log.learn_decided(self.ballots.promised(), agreed);
+        self.commit(agreed.min(self.log.held()), ctx);
+    }
+
+    /// All up to here is decided, and held.
+    fn commit(&mut self, committed: Slot, ctx: &mut Context<'_, Self>) {
         if committed <= self.log.committed() {
             return;
         }
@@ -439,8 +469,8 @@ impl ChainPaxos {
             return;
         }
         // The chain is faster than the state transfer, and the log must not grow without bound.
-        // What this replica votes for it has to keep, since those who vote may be the only ones
-        // that still have it: so it passes on what comes, and votes again when it has its state.
+        // This replica has to keep the entries that it votes for, since the voters may be the only
+        // ones that still have them: so it forwards what comes, and votes again with its state.
         if self.log.bytes() > most.saturating_mul(2) && !self.log.has_stopped_votes() {
             ctx.mark("votes wait for the state");
             self.log.stop_votes();
@@ -506,6 +536,8 @@ impl ChainPaxos {
         if self.log.committed() >= self.log.end() && self.log.committed() > decided_at {
             return false;
         }
+        self.catch_up.fill_gap(&self.log);
+        self.log.restore_committed(self.log.known_decided());
         self.decide_from(decided_at.next());
         self.ballots.restored();
         let promised = self.ballots.promised();
@@ -531,6 +563,7 @@ impl ChainPaxos {
     /// The state machine stands at `slot`; nothing at or below it is kept.
     pub(super) fn restart_at(&mut self, slot: Slot, summary: Summary) {
         self.log.install(slot, summary.time);
+        self.log.merge_decisions(&summary.decisions);
         if self.catch_up.install(slot) {
             self.log.restore_committed(slot);
             self.chain.skip_to(summary.chain.clone());

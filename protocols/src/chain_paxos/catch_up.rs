@@ -27,7 +27,7 @@ pub(super) struct CatchUp {
     /// This incarnation began without what an earlier one had accepted, and has not all of it
     /// again.
     state_lost: bool,
-    /// What an earlier one voted for up to here, this one cannot tell.
+    /// This one cannot tell the votes of an earlier one up to here.
     unknown: Slot,
     /// Entries came in this turn.
     progressed: bool,
@@ -84,6 +84,20 @@ impl CatchUp {
     pub fn lacks(&self, slot: Slot) -> bool {
         self.gap
             .is_some_and(|(from, upto)| from < slot && slot <= upto)
+    }
+
+    /// The gap begins behind the slots that hold what was decided there after all. True when that
+    /// is new.
+    pub fn fill_gap(&mut self, log: &AcceptorLog<Entry>) -> bool {
+        let Some((before, upto)) = self.gap else {
+            return false;
+        };
+        let mut from = before;
+        while from < upto && log.is_decided(from.next()) {
+            from = from.next();
+        }
+        self.gap = (from < upto).then_some((from, upto));
+        from > before
     }
 
     /// The last slot of the gap.

@@ -17,7 +17,8 @@ use core::time::Duration;
 use quintet_replica::{
     Context, Incarnation, Lane, ReplicaId, Slot, Time,
     parts::{
-        Ballot, PhaseOne, Progress, PromisePage, Promised, election_timeout, random_duration, soon,
+        Ballot, Decisions, PhaseOne, Progress, PromisePage, Promised, election_timeout,
+        random_duration, soon,
     },
 };
 
@@ -104,6 +105,11 @@ impl ChainPaxos {
             if candidate.progressed(now, timeout) {
                 return ctx.mark("candidate still receives promises");
             }
+            if let Some(first) = candidate.behind_first() {
+                // The others that it hoped for have not answered.
+                self.step_down(ctx);
+                return self.fetch_state(first.previous(), ctx);
+            }
         }
         if self.config.pre_vote {
             self.ask_for_votes(ctx)
@@ -177,7 +183,8 @@ impl ChainPaxos {
             }
         };
         let first = self.catch_up.vouches_from(&self.log);
-        let granted = !led && ballot > self.ballots.promised() && committed.next() >= first;
+        let behind = committed.next() < first;
+        let granted = !led && ballot > self.ballots.promised() && !behind;
         if !granted {
             ctx.mark("pre-vote refused");
         }
@@ -187,8 +194,17 @@ impl ChainPaxos {
             granted,
             promised,
             first,
+            decisions: self.decisions_if(behind),
         };
         ctx.send(from, Lane::Control, &message);
+    }
+
+    /// The commit points of ballots, for a candidate that is behind.
+    fn decisions_if(&self, behind: bool) -> Decisions {
+        match behind {
+            true => self.log.decisions().clone(),
+            false => Decisions::default(),
+        }
     }
 
     pub(super) fn on_pre_vote_ok(
@@ -196,26 +212,45 @@ impl ChainPaxos {
         from: ReplicaId,
         (ballot, granted): (Ballot, bool),
         promised: Ballot,
-        first: Slot,
+        (first, decisions): (Slot, &Decisions),
         ctx: &mut Context<'_, Self>,
     ) {
         self.ballots.observe(promised);
-        let Role::Candidate(candidate, _) = &mut self.role else {
-            return;
-        };
-        if !candidate.asks(ballot) {
+        let asks = |role: &Role| matches!(role, Role::Candidate(of, _) if of.asks(ballot));
+        if !asks(&self.role) {
             return ctx.mark("ignored: vote for another ballot");
         }
         if !granted {
-            if first > self.stands_behind().next() {
-                self.step_down(ctx);
-                self.fetch_state(first.previous(), ctx);
+            if first <= self.stands_behind().next() {
+                return;
             }
-            return;
+            if self.count_decided(decisions, ctx) && first <= self.stands_behind().next() {
+                return self.ask_for_votes(ctx);
+            }
+            return self.is_behind(from, first, ctx);
         }
+        let Role::Candidate(candidate, _) = &mut self.role else {
+            return;
+        };
         candidate.vote(from);
         if candidate.has(self.me.majority()) {
             self.become_candidate(ctx);
+        }
+    }
+
+    /// That acceptor no longer keeps decided slots which this candidate lacks: it never decides
+    /// what it happens to hold itself (K6). That vote cannot count; those of the others may be
+    /// enough, and they tell what was decided.
+    fn is_behind(&mut self, from: ReplicaId, first: Slot, ctx: &mut Context<'_, Self>) {
+        ctx.mark("candidate is behind a trimmed log");
+        let majority = self.me.majority();
+        let Role::Candidate(candidate, _) = &mut self.role else {
+            return;
+        };
+        if !candidate.is_behind(from, first, majority) {
+            let first = candidate.behind_first().unwrap_or(first);
+            self.step_down(ctx);
+            self.fetch_state(first.previous(), ctx);
         }
     }
 
@@ -344,6 +379,7 @@ impl ChainPaxos {
             until,
             committed: self.log.committed(),
             first,
+            decisions: self.decisions_if(first > from),
             accepted,
         };
         ctx.send(to, Lane::Control, &message);
@@ -353,7 +389,7 @@ impl ChainPaxos {
         &mut self,
         from: ReplicaId,
         (ballot, life): (Ballot, Incarnation),
-        page: PromisePage<Entry>,
+        (page, decisions): (PromisePage<Entry>, &Decisions),
         ctx: &mut Context<'_, Self>,
     ) {
         let lowest = self.planted(Plant::LowestBallotWins);
@@ -376,12 +412,17 @@ impl ChainPaxos {
         match candidate.on_page(from, ballot, page, here, better) {
             Progress::Ignored(why) => ctx.mark(why),
             Progress::Behind => {
-                // What that acceptor no longer keeps is decided, and this replica lacks it: it
-                // takes the state instead of leading, and never what it happens to hold itself
-                // (K6).
-                ctx.mark("candidate is behind a trimmed log");
-                self.step_down(ctx);
-                self.fetch_state(first.previous(), ctx);
+                self.count_decided(decisions, ctx);
+                let next = self.log.committed().next();
+                let Role::Candidate(candidate, _) = &mut self.role else {
+                    return;
+                };
+                if first > next {
+                    return self.is_behind(from, first, ctx);
+                }
+                candidate.ask_from(from, next);
+                let message = Message::Prepare { ballot, from: next };
+                ctx.send(from, Lane::Control, &message);
             }
             Progress::More(next) => {
                 let message = Message::Prepare { ballot, from: next };

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use quintet_replica::{
     BatchId, Bytes, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet, Slot, Wire,
     Writer,
-    parts::{Ballot, RequestMessage, Taken},
+    parts::{Ballot, Decisions, RequestMessage, Taken},
 };
 use smallvec::SmallVec;
 
@@ -106,6 +106,8 @@ pub enum Message {
         base: Slot,
         /// The chain as decided there.
         chain: Chain,
+        /// Which ballots decided how much.
+        decisions: Decisions,
     },
     /// The receiver's messages left a gap, or it is not known whether they did.
     Missing {
@@ -167,6 +169,8 @@ pub enum Message {
         promised: Ballot,
         /// The first slot from which on it can tell what it accepted.
         first: Slot,
+        /// Which ballots decided how much; nothing unless the candidate is behind what is kept.
+        decisions: Decisions,
     },
     /// Phase 1: promise this ballot and tell what you accepted.
     Prepare {
@@ -190,6 +194,8 @@ pub enum Message {
         /// The first slot from which on it can tell what it accepted. When it lies above `from`,
         /// the page is empty and the candidate must fetch state.
         first: Slot,
+        /// Which ballots decided how much; nothing unless the page begins behind `from`.
+        decisions: Decisions,
         /// What it accepted there, ascending.
         accepted: Vec<Accepted>,
     },
@@ -336,11 +342,13 @@ impl Wire for Message {
                 ballot,
                 base,
                 chain,
+                decisions,
             } => {
                 writer.u8(SKIP);
                 ballot.encode(writer);
                 writer.u64(base.0);
                 chain.encode(writer);
+                decisions.encode(writer);
             }
             Self::Missing { ballot, held } => {
                 writer.u8(MISSING);
@@ -388,12 +396,14 @@ impl Wire for Message {
                 granted,
                 promised,
                 first,
+                decisions,
             } => {
                 writer.u8(PRE_VOTE_OK);
                 ballot.encode(writer);
                 writer.bool(*granted);
                 promised.encode(writer);
                 writer.u64(first.0);
+                decisions.encode(writer);
             }
             Self::Prepare { ballot, from } => {
                 writer.u8(PREPARE);
@@ -407,6 +417,7 @@ impl Wire for Message {
                 until,
                 committed,
                 first,
+                decisions,
                 accepted,
             } => {
                 writer.u8(PROMISE);
@@ -416,6 +427,7 @@ impl Wire for Message {
                 writer.u64(until.map_or(0, |slot| slot.0));
                 writer.u64(committed.0);
                 writer.u64(first.0);
+                decisions.encode(writer);
                 writer.length(accepted.len());
                 for Accepted {
                     slot,
@@ -488,6 +500,7 @@ impl Wire for Message {
                 ballot: Ballot::decode(reader)?,
                 base: reader.slot("base slot")?,
                 chain: Chain::decode(reader)?,
+                decisions: Decisions::decode(reader)?,
             },
             MISSING => Self::Missing {
                 ballot: Ballot::decode(reader)?,
@@ -522,6 +535,7 @@ impl Wire for Message {
                 granted: reader.bool("granted")?,
                 promised: Ballot::decode(reader)?,
                 first: reader.slot("first slot")?,
+                decisions: Decisions::decode(reader)?,
             },
             PREPARE => Self::Prepare {
                 ballot: Ballot::decode(reader)?,
@@ -550,6 +564,7 @@ impl Message {
         let until = Some(reader.slot("until slot")?).filter(|slot| slot.0 > 0);
         let committed = reader.slot("committed slot")?;
         let first = reader.slot("first slot")?;
+        let decisions = Decisions::decode(reader)?;
         let count = reader.length(ACCEPTED_BYTES, "accepted")?;
         let mut accepted: Vec<Accepted> = Vec::with_capacity(count);
         for _ in 0..count {
@@ -571,6 +586,7 @@ impl Message {
             until,
             committed,
             first,
+            decisions,
             accepted,
         })
     }

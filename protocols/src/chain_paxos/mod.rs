@@ -64,8 +64,11 @@
 //!    ballots the highest ballot there carries that value. Where nobody accepted, it may propose
 //!    nothing.
 //! 7. A commit point learnt with a message holds for the ballot of that message and for what was
-//!    accepted under it; a commit point known otherwise (a fetched state) is told to nobody. That of
-//!    a `Skip` may be such a one: only from the leader it decides what is held here.
+//!    accepted under it; a commit point known otherwise (a fetched state) is not told. That of
+//!    a `Skip` may be such a one: only from the leader it decides what is held here. The pair
+//!    (ballot, commit point) stays true afterwards, whichever replica tells it: with a `Skip`, a
+//!    refusal or a state it decides the entries accepted under that very ballot, although a higher
+//!    one is promised by now. So a restart of all needs no state for what their journals have.
 //! 8. A life that forgot neither promises nor votes until it holds an AddNode of its own: the
 //!    leader proposed that after it had learned of the life, so before it in the log, or decided,
 //!    is everything that an earlier life voted for (under lower ballots: phase 1 found it; under
@@ -113,8 +116,9 @@
 //!   and its clients' requests and reads go through the log.
 //! - **K6, `max_ack` and garbage collection**: entries stay in memory until all members of the
 //!   epoch have accepted them, or a bound is reached; the replica that needs older ones takes the
-//!   state. Phase 1 begins behind the candidate's own commit point, and a candidate below what an
-//!   acceptor keeps fetches state instead of deciding its own copies.
+//!   state. Phase 1 begins behind the candidate's own commit point. A candidate below what an
+//!   acceptor keeps never decides its own copies: that promise does not count, and when no majority
+//!   is left without it, the candidate fetches the state.
 //! - **K7, an Accept of a decided slot under a higher ballot** keeps the value (asserted to be the
 //!   same) and is passed on like any other: votes are cumulative, so the round completes.
 //! - **K8, Alg. 4, l. 6** names `n_a` for `n_p`; l. 13 leaves the quorum open (see above); l. 15-17
@@ -141,7 +145,7 @@
 //!   candidates, and sends nobody else ahead: the replica that lacks what it lacks asks the leader.
 //!   So a vote is never taken back by dropping what it was for: the one that counted the votes may
 //!   be lost, and those who gave them are all that is left. When entries ahead of the state take
-//!   twice `log_memory_bytes`, the replica votes for no more until it has the state, passes on what
+//!   twice `log_memory_bytes`, the replica votes for no more until it has the state, forwards what
 //!   comes, and drops what others decided without it. The same holds when trimmed entries were in a
 //!   snapshot that can no longer be read. When the state does not come for long and
 //!   nobody leads (the replica that had it may have lost it), it stands from what it has executed

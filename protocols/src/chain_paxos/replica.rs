@@ -122,7 +122,8 @@ impl ChainPaxos {
                 ballot,
                 base,
                 chain,
-            } => self.on_skip(from, ballot, base, chain, ctx),
+                decisions,
+            } => self.on_skip(from, ballot, base, (chain, &decisions), ctx),
             Message::Missing { ballot, held } => self.on_missing(from, ballot, held, ctx),
             Message::Alive {
                 ballot,
@@ -152,7 +153,11 @@ impl ChainPaxos {
                 granted,
                 promised,
                 first,
-            } => self.on_pre_vote_ok(from, (ballot, granted), promised, first, ctx),
+                decisions,
+            } => {
+                let kept = (first, &decisions);
+                self.on_pre_vote_ok(from, (ballot, granted), promised, kept, ctx);
+            }
             Message::Prepare { ballot, from: slot } => self.on_prepare(from, ballot, slot, ctx),
             Message::Promise {
                 ballot,
@@ -161,6 +166,7 @@ impl ChainPaxos {
                 until,
                 committed,
                 first,
+                decisions,
                 accepted,
             } => {
                 self.meet(from, life, ctx);
@@ -171,7 +177,7 @@ impl ChainPaxos {
                     first,
                     accepted: accepted.into_iter().map(Accepted::into_held).collect(),
                 };
-                self.on_promise(from, (ballot, life), page, ctx);
+                self.on_promise(from, (ballot, life), (page, &decisions), ctx);
             }
             Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
             Message::Ping { stamp } => ctx.send(from, Lane::Control, &Message::Pong { stamp }),
@@ -198,6 +204,7 @@ impl Protocol for ChainPaxos {
         "acknowledged from elsewhere than the tail",
         "asks the leader for what is missing",
         "chain changed",
+        "decided as accepted under an earlier ballot",
         "does not stand without its state",
         "election won",
         "entries sent again",
@@ -406,6 +413,7 @@ impl Protocol for ChainPaxos {
                     let summary = Summary {
                         time: self.log.time_executed(),
                         chain: self.chain.executed().clone(),
+                        decisions: self.log.decisions().clone(),
                     };
                     ctx.checkpoint(self.log.executed(), &summary);
                 }

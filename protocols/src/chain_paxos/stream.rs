@@ -194,6 +194,7 @@ impl ChainPaxos {
             ballot: self.ballots.promised(),
             base: self.log.committed(),
             chain: self.chain.decided().clone(),
+            decisions: self.log.decisions().clone(),
         };
         ctx.send(to, Lane::Control, &message);
     }

@@ -8,7 +8,10 @@ use super::{
     chain::Chain,
     entry::{Entry, get_entry, put_entry},
 };
-use quintet_replica::{CommandTime, DecodeError, Reader, Slot, Wire, Writer, parts::Ballot};
+use quintet_replica::{
+    CommandTime, DecodeError, Reader, Slot, Wire, Writer,
+    parts::{Ballot, Decisions},
+};
 
 /// What the journal keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,17 +92,26 @@ pub struct Summary {
     pub time: CommandTime,
     /// The chain as executed there.
     pub chain: Chain,
+    /// Which ballots decided how much; earlier versions say nothing of it.
+    pub decisions: Decisions,
 }
 
 impl Wire for Summary {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.u64(self.time.0);
         self.chain.encode(writer);
+        if !self.decisions.is_empty() {
+            self.decisions.encode(writer);
+        }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             time: CommandTime(reader.u64("summary time")?),
             chain: Chain::decode(reader)?,
+            decisions: match reader.remaining() {
+                0 => Decisions::default(),
+                _ => Decisions::decode(reader)?,
+            },
         })
     }
 }

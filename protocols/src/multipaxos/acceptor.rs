@@ -16,7 +16,7 @@ use crate::sadl::Dissemination;
 use alloc::vec::Vec;
 use quintet_replica::{
     Context, Lane, PersistId, Recovered, ReplicaId, Slot,
-    parts::{Ballot, Ballots, Held, request_key},
+    parts::{Ballot, Ballots, Decisions, Held, request_key},
 };
 
 impl MultiPaxos {
@@ -174,10 +174,27 @@ impl MultiPaxos {
             let end = self.log.end().previous();
             self.log.assume_held(committed.min(end));
         }
+        self.log.learn_decided(self.ballots.promised(), committed);
         if self.log.commit(committed) {
             self.execute(ctx);
         }
         self.maybe_recovered(ctx);
+    }
+
+    /// Another replica tells which ballots decided how much: what was accepted under these, behind
+    /// the commit point, is decided, whatever is promised now. True when that is new.
+    pub(super) fn count_decided(&mut self, told: &Decisions, ctx: &mut Context<'_, Self>) -> bool {
+        self.log.merge_decisions(told);
+        let upto = self.log.known_decided();
+        if upto <= self.log.committed() {
+            return false;
+        }
+        ctx.mark("decided as accepted under an earlier ballot");
+        self.log.hold_decided(upto);
+        self.log.commit(upto);
+        self.extend_held();
+        self.execute(ctx);
+        true
     }
 
     /// Executes what is decided and held.
@@ -302,6 +319,7 @@ impl MultiPaxos {
             // disk that has just filled up has no room for that.
             self.log.restore_committed(self.log.end().previous());
         }
+        self.log.restore_committed(self.log.known_decided());
         self.ballots.restored();
         self.log.restored(Self::counts(&self.ballots, &self.config));
         true
@@ -323,6 +341,7 @@ impl MultiPaxos {
     pub(super) fn restart_at(&mut self, slot: Slot, summary: Summary) {
         self.log.install(slot, summary.time);
         self.log.restore_committed(slot);
+        self.log.merge_decisions(&summary.decisions);
         self.sadl.install(&summary.heads);
     }
 
@@ -336,10 +355,18 @@ impl MultiPaxos {
         &mut self,
         from: ReplicaId,
         ballot: Ballot,
-        first: Slot,
+        (first, decisions): (Slot, &Decisions),
         ctx: &mut Context<'_, Self>,
     ) {
-        if self.accept_leader(from, ballot, ctx) && first > self.log.held().next() {
+        if !self.accept_leader(from, ballot, ctx) || first <= self.log.held().next() {
+            return;
+        }
+        if self.count_decided(decisions, ctx) {
+            // The leader sends again what follows.
+            self.acknowledgement.want();
+            self.maybe_recovered(ctx);
+        }
+        if first > self.log.held().next() {
             self.fetch_state(first.previous(), ctx);
         }
     }

@@ -18,7 +18,8 @@ use core::time::Duration;
 use quintet_replica::{
     Context, Incarnation, Lane, ReplicaId, Slot,
     parts::{
-        Ballot, PhaseOne, Progress, PromisePage, Promised, election_timeout, random_duration, soon,
+        Ballot, Decisions, PhaseOne, Progress, PromisePage, Promised, election_timeout,
+        random_duration, soon,
     },
 };
 
@@ -106,6 +107,11 @@ impl MultiPaxos {
             if candidate.progressed(now, timeout) {
                 return ctx.mark("candidate still receives promises");
             }
+            if let Some(first) = candidate.behind_first() {
+                // The others that it hoped for have not answered.
+                self.step_down(ctx);
+                return self.fetch_state(first.previous(), ctx);
+            }
         }
         if self.config.pre_vote {
             self.ask_for_votes(ctx)
@@ -145,7 +151,8 @@ impl MultiPaxos {
             }
         };
         let first = self.log.first();
-        let granted = !led && ballot > self.ballots.promised() && committed.next() >= first;
+        let behind = committed.next() < first;
+        let granted = !led && ballot > self.ballots.promised() && !behind;
         if !granted {
             ctx.mark("pre-vote refused");
         }
@@ -158,8 +165,17 @@ impl MultiPaxos {
                 granted,
                 promised,
                 first,
+                decisions: self.decisions_if(behind),
             },
         );
+    }
+
+    /// The commit points of ballots, for a candidate that is behind.
+    fn decisions_if(&self, behind: bool) -> Decisions {
+        match behind {
+            true => self.log.decisions().clone(),
+            false => Decisions::default(),
+        }
     }
 
     pub(super) fn on_pre_vote_ok(
@@ -168,26 +184,44 @@ impl MultiPaxos {
         ballot: Ballot,
         granted: bool,
         promised: Ballot,
-        first: Slot,
+        (first, decisions): (Slot, &Decisions),
         ctx: &mut Context<'_, Self>,
     ) {
         self.ballots.observe(promised);
-        let Role::Candidate(candidate) = &mut self.role else {
-            return;
-        };
-        if !candidate.asks(ballot) {
+        let asks = |role: &Role| matches!(role, Role::Candidate(of) if of.asks(ballot));
+        if !asks(&self.role) {
             return ctx.mark("ignored: vote for another ballot");
         }
         if !granted {
-            if first > self.log.committed().next() {
-                self.step_down(ctx);
-                self.fetch_state(first.previous(), ctx);
+            if first <= self.log.committed().next() {
+                return;
             }
-            return;
+            if self.count_decided(decisions, ctx) && first <= self.log.committed().next() {
+                return self.ask_for_votes(ctx);
+            }
+            return self.is_behind(from, first, ctx);
         }
+        let Role::Candidate(candidate) = &mut self.role else {
+            return;
+        };
         candidate.vote(from);
         if candidate.has(self.me.majority()) {
             self.become_candidate(ctx);
+        }
+    }
+
+    /// That acceptor no longer keeps decided slots which this candidate lacks. Its vote cannot
+    /// count; those of the others may be enough, and they tell what was decided.
+    fn is_behind(&mut self, from: ReplicaId, first: Slot, ctx: &mut Context<'_, Self>) {
+        ctx.mark("candidate is behind a trimmed log");
+        let majority = self.me.majority();
+        let Role::Candidate(candidate) = &mut self.role else {
+            return;
+        };
+        if !candidate.is_behind(from, first, majority) {
+            let first = candidate.behind_first().unwrap_or(first);
+            self.step_down(ctx);
+            self.fetch_state(first.previous(), ctx);
         }
     }
 
@@ -311,6 +345,7 @@ impl MultiPaxos {
             until,
             committed: self.log.committed(),
             first,
+            decisions: self.decisions_if(first > from),
             accepted,
         };
         ctx.send(to, Lane::Control, &message);
@@ -320,7 +355,7 @@ impl MultiPaxos {
         &mut self,
         from: ReplicaId,
         (ballot, incarnation): (Ballot, Incarnation),
-        mut page: PromisePage<Proposal>,
+        (mut page, decisions): (PromisePage<Proposal>, &Decisions),
         ctx: &mut Context<'_, Self>,
     ) {
         let stale = self.planted(Plant::StalePromiseCounts);
@@ -353,10 +388,20 @@ impl MultiPaxos {
         match candidate.on_page(from, ballot, page, here, better) {
             Progress::Ignored(why) => ctx.mark(why),
             Progress::Behind => {
-                // What that acceptor no longer keeps is decided, and this replica lacks it.
-                ctx.mark("candidate is behind a trimmed log");
-                self.step_down(ctx);
-                self.fetch_state(first.previous(), ctx);
+                self.count_decided(decisions, ctx);
+                let from_slot = self.log.committed().next();
+                let Role::Candidate(candidate) = &mut self.role else {
+                    return;
+                };
+                if first > from_slot {
+                    return self.is_behind(from, first, ctx);
+                }
+                candidate.ask_from(from, from_slot);
+                let message = Message::Prepare {
+                    ballot,
+                    from: from_slot,
+                };
+                ctx.send(from, Lane::Control, &message);
             }
             Progress::More(next) => {
                 let message = Message::Prepare { ballot, from: next };

@@ -166,6 +166,7 @@ impl MultiPaxos {
                 let message = Message::Trimmed {
                     ballot: self.ballots.promised(),
                     first,
+                    decisions: self.log.decisions().clone(),
                 };
                 ctx.mark("follower needs trimmed slots");
                 ctx.multicast(group, Lane::Control, &message);
@@ -313,6 +314,7 @@ impl MultiPaxos {
             let message = Message::Trimmed {
                 ballot: self.ballots.promised(),
                 first,
+                decisions: self.log.decisions().clone(),
             };
             ctx.multicast(fetching, Lane::Control, &message);
         }
@@ -370,6 +372,8 @@ impl MultiPaxos {
         votes.sort_unstable();
         let committed = votes[self.me.members() - quorum];
         if self.log.commit(committed) {
+            let (ballot, committed) = (self.ballots.promised(), self.log.committed());
+            self.log.learn_decided(ballot, committed);
             if let Role::Leader(lead) = &mut self.role {
                 lead.committed(committed);
             }

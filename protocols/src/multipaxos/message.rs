@@ -15,7 +15,7 @@ use crate::sadl::{self, Head, Heads, Name, Range};
 use alloc::vec::Vec;
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, Slot, Wire, Writer,
-    parts::{Ballot, Held, LogEntry, RequestKey, RequestMessage, Taken, request_key},
+    parts::{Ballot, Decisions, Held, LogEntry, RequestKey, RequestMessage, Taken, request_key},
 };
 
 /// More than any message takes besides its batches.
@@ -209,6 +209,8 @@ pub enum Message {
         ballot: Ballot,
         /// The first slot that it still keeps.
         first: Slot,
+        /// Which ballots decided how much.
+        decisions: Decisions,
     },
     /// Would you promise this ballot?
     PreVote {
@@ -227,6 +229,8 @@ pub enum Message {
         promised: Ballot,
         /// The first slot that it still keeps.
         first: Slot,
+        /// Which ballots decided how much; nothing when it would be promised.
+        decisions: Decisions,
     },
     /// Phase 1: promise this ballot and tell what you accepted.
     Prepare {
@@ -247,9 +251,11 @@ pub enum Message {
         until: Option<Slot>,
         /// All slots up to here are decided.
         committed: Slot,
-        /// The first slot that it still keeps. When it lies above `from`, the page is empty and
-        /// the candidate must fetch state.
+        /// The first slot that it still keeps. When it lies above `from`, the page is empty, and
+        /// this acceptor's promise does not count for the candidate.
         first: Slot,
+        /// Which ballots decided how much; nothing when the page is not empty for that reason.
+        decisions: Decisions,
         /// What it accepted there, ascending.
         accepted: Vec<Accepted>,
     },
@@ -434,10 +440,15 @@ impl Wire for Message {
                 ballot.encode(writer);
                 promised.encode(writer);
             }
-            Self::Trimmed { ballot, first } => {
+            Self::Trimmed {
+                ballot,
+                first,
+                decisions,
+            } => {
                 writer.u8(TRIMMED);
                 ballot.encode(writer);
                 writer.u64(first.0);
+                decisions.encode(writer);
             }
             Self::PreVote { ballot, committed } => {
                 writer.u8(PRE_VOTE);
@@ -449,12 +460,14 @@ impl Wire for Message {
                 granted,
                 promised,
                 first,
+                decisions,
             } => {
                 writer.u8(PRE_VOTE_OK);
                 ballot.encode(writer);
                 writer.bool(*granted);
                 promised.encode(writer);
                 writer.u64(first.0);
+                decisions.encode(writer);
             }
             Self::Prepare { ballot, from } => {
                 writer.u8(PREPARE);
@@ -468,6 +481,7 @@ impl Wire for Message {
                 until,
                 committed,
                 first,
+                decisions,
                 accepted,
             } => {
                 writer.u8(PROMISE);
@@ -477,6 +491,7 @@ impl Wire for Message {
                 writer.u64(until.map_or(0, |slot| slot.0));
                 writer.u64(committed.0);
                 writer.u64(first.0);
+                decisions.encode(writer);
                 writer.length(accepted.len());
                 for Accepted {
                     slot,
@@ -613,6 +628,7 @@ impl Wire for Message {
             TRIMMED => Self::Trimmed {
                 ballot: Ballot::decode(reader)?,
                 first: reader.slot("first slot")?,
+                decisions: Decisions::decode(reader)?,
             },
             PRE_VOTE => Self::PreVote {
                 ballot: Ballot::decode(reader)?,
@@ -623,6 +639,7 @@ impl Wire for Message {
                 granted: reader.bool("granted")?,
                 promised: Ballot::decode(reader)?,
                 first: reader.slot("first slot")?,
+                decisions: Decisions::decode(reader)?,
             },
             PREPARE => Self::Prepare {
                 ballot: Ballot::decode(reader)?,
@@ -680,6 +697,7 @@ impl Message {
         let until = Some(reader.slot("until slot")?).filter(|slot| slot.0 > 0);
         let committed = reader.slot("committed slot")?;
         let first = reader.slot("first slot")?;
+        let decisions = Decisions::decode(reader)?;
         let count = reader.length(ACCEPTED_BYTES, "accepted")?;
         let mut accepted: Vec<Accepted> = Vec::with_capacity(count);
         for _ in 0..count {
@@ -701,6 +719,7 @@ impl Message {
             until,
             committed,
             first,
+            decisions,
             accepted,
         })
     }
@@ -800,13 +819,19 @@ pub struct Summary {
     pub time: CommandTime,
     /// How much of each member's disseminated batches it covers; empty when there never were any.
     pub heads: Heads,
+    /// Which ballots decided how much; earlier versions say nothing of it.
+    pub decisions: Decisions,
 }
 
 impl Wire for Summary {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.u64(self.time.0);
-        if self.heads.iter().any(|head| *head > Head::default()) {
-            sadl::encode_heads(&self.heads, writer);
+        let heads = self.heads.iter().any(|head| *head > Head::default());
+        if heads || !self.decisions.is_empty() {
+            sadl::encode_heads(if heads { &self.heads } else { &[] }, writer);
+        }
+        if !self.decisions.is_empty() {
+            self.decisions.encode(writer);
         }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -815,6 +840,10 @@ impl Wire for Summary {
             heads: match reader.remaining() {
                 0 => Heads::new(),
                 _ => sadl::decode_heads(reader)?,
+            },
+            decisions: match reader.remaining() {
+                0 => Decisions::default(),
+                _ => Decisions::decode(reader)?,
             },
         })
     }
@@ -831,6 +860,8 @@ mod tests {
             owner: ReplicaId(2),
         };
         let (batch, slot) = (Bytes::from_static(b"a batch"), Slot(5));
+        let mut decisions = Decisions::default();
+        decisions.learn(ballot, Slot(4));
         let proposal = Proposal {
             time: CommandTime(9),
             value: Value::Batch(batch.clone()),
@@ -895,7 +926,8 @@ mod tests {
             },
             Message::Trimmed {
                 ballot,
-                first: slot
+                first: slot,
+                decisions: decisions.clone()
             },
             Message::PreVote {
                 ballot,
@@ -905,7 +937,8 @@ mod tests {
                 ballot,
                 granted: true,
                 promised: ballot,
-                first: slot
+                first: slot,
+                decisions: decisions.clone()
             },
             Message::Prepare { ballot, from: slot },
             Message::Promise {
@@ -915,6 +948,7 @@ mod tests {
                 until: Some(Slot(6)),
                 committed: Slot(4),
                 first: Slot(1),
+                decisions: decisions.clone(),
                 accepted: alloc::vec![accepted],
             },
             Message::Stand { ballot },
@@ -996,14 +1030,19 @@ mod tests {
         let time = CommandTime(9);
         let none = Summary {
             time,
-            heads: Heads::new(),
+            ..Summary::default()
         };
         assert_eq!(none.encode_to_bytes().len(), 8);
         let some = Summary {
             time,
             heads: alloc::vec![Head { chain: 1, round: 2 }, Head::default()],
+            ..Summary::default()
         };
-        for summary in [none, some] {
+        let mut decided = [none.clone(), some.clone()];
+        for summary in &mut decided {
+            summary.decisions.learn(ballot, Slot(7));
+        }
+        for summary in [none, some].into_iter().chain(decided) {
             assert_eq!(Summary::decode_all(summary.encode_to_bytes()), Ok(summary));
         }
         assert_eq!(size_of::<Value>(), size_of::<Bytes>(), "names take no room");
@@ -1036,6 +1075,7 @@ mod tests {
             until: until.map(Slot),
             committed: Slot(0),
             first: Slot(1),
+            decisions: Decisions::default(),
             accepted: slots
                 .iter()
                 .map(|slot| Accepted {

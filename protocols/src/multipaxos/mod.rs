@@ -32,7 +32,7 @@
 //! | `Commit` | leader, followers | the same without slots: heartbeat, commit notice, read round |
 //! | `AcceptOk` | follower, leader | I hold up to …, durably up to …, executed up to …; echoes |
 //! | `Reject` | any | that ballot is out of date, I promised … |
-//! | `Trimmed` | leader, follower | what you need is no longer kept: fetch state |
+//! | `Trimmed` | leader, follower | what you need is no longer kept: fetch state, or see what is decided |
 //! | `PreVote`, `PreVoteOk` | follower, all | would you promise? binds nobody |
 //! | `Prepare`, `Promise` | candidate, all | phase 1 over all slots above a commit point, in pages |
 //! | `Stand` | leader, follower | I am about to stop: stand at once |
@@ -55,9 +55,12 @@
 //!    was accepted by a majority, which meets this one; by induction over ballots the highest
 //!    ballot there carries that value. In slots where nobody accepted, nothing can be decided
 //!    below the new ballot, and "nothing" may be proposed.
-//! 7. A candidate that lacks what a voter no longer keeps does not win; it fetches the state.
+//! 7. The promise of a voter that no longer keeps what the candidate lacks does not count. When no
+//!    majority is left without it, the candidate fetches the state.
 //! 8. A follower takes the leader's commit point only as far as it holds that leader's slots, so
-//!    it never executes a value that lost.
+//!    it never executes a value that lost. The pair (ballot, commit point) stays true afterwards,
+//!    whichever replica tells it: it decides what was accepted under that very ballot, although a higher one
+//!    is promised by now. So a restart of all replicas needs no state for what all journals have.
 //! 9. Reads: see `reads.rs`. The commit point they use is confirmed by a majority after they came,
 //!    and it covers all earlier ballots.
 //! 10. Times go up along the log: proposals take a time above all seen, and executing takes the

@@ -115,6 +115,7 @@ impl Protocol for MultiPaxos {
 
     const BRANCHES: &'static [&'static str] = &[
         "candidate is behind a trimmed log",
+        "decided as accepted under an earlier ballot",
         "does not stand while it fetches state",
         "election won",
         "first leader",
@@ -323,6 +324,7 @@ impl Protocol for MultiPaxos {
                         &Summary {
                             time: self.log.time_executed(),
                             heads: self.sadl.heads().to_vec(),
+                            decisions: self.log.decisions().clone(),
                         },
                     );
                 }
@@ -535,7 +537,11 @@ impl MultiPaxos {
                 self.on_accept_ok(from, (ballot, incarnation), claim, ctx);
             }
             Message::Reject { ballot, promised } => self.on_reject(from, ballot, promised, ctx),
-            Message::Trimmed { ballot, first } => self.on_trimmed(from, ballot, first, ctx),
+            Message::Trimmed {
+                ballot,
+                first,
+                decisions,
+            } => self.on_trimmed(from, ballot, (first, &decisions), ctx),
             Message::Forward { batches } => self.on_forward(from, batches, ctx),
             Message::PreVote { ballot, committed } => {
                 self.on_pre_vote(from, ballot, committed, ctx);
@@ -545,8 +551,10 @@ impl MultiPaxos {
                 granted,
                 promised,
                 first,
+                decisions,
             } => {
-                self.on_pre_vote_ok(from, ballot, granted, promised, first, ctx);
+                let kept = (first, &decisions);
+                self.on_pre_vote_ok(from, ballot, granted, promised, kept, ctx);
             }
             Message::Prepare { ballot, from: slot } => self.on_prepare(from, ballot, slot, ctx),
             Message::Promise {
@@ -556,6 +564,7 @@ impl MultiPaxos {
                 until,
                 committed,
                 first,
+                decisions,
                 accepted,
             } => {
                 self.meet(from, incarnation, ctx);
@@ -566,7 +575,7 @@ impl MultiPaxos {
                     first,
                     accepted: accepted.into_iter().map(Accepted::into_held).collect(),
                 };
-                self.on_promise(from, (ballot, incarnation), page, ctx);
+                self.on_promise(from, (ballot, incarnation), (page, &decisions), ctx);
             }
             Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
             Message::ReadIndex { round } => self.on_read_index(from, round, ctx),

@@ -12,7 +12,7 @@
 //! the one that counted the votes executes it, and may be lost. So a log that must not grow any
 //! more, while the state is missing, gives no more votes, and drops only what came after them.
 
-use super::{Ballot, SlotLog};
+use super::{Ballot, Decisions, SlotLog};
 use crate::{CommandTime, PersistId, Slot};
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -61,7 +61,7 @@ pub struct LogPage<E> {
 pub struct AcceptorLog<E> {
     /// Nothing below was kept.
     first: Slot,
-    /// What was voted for before the slots begin, ahead of the state, with its bytes.
+    /// Entries voted for before the slots begin, ahead of the state, with their bytes.
     early: BTreeMap<Slot, Held<E>>,
     early_bytes: usize,
     slots: SlotLog<Held<E>>,
@@ -80,6 +80,7 @@ pub struct AcceptorLog<E> {
     executed_done: Slot,
     /// Up to here no member needs the entries any more.
     needed_after: Slot,
+    decisions: Decisions,
     time_seen: CommandTime,
     time_executed: CommandTime,
 }
@@ -101,6 +102,7 @@ impl<E> Default for AcceptorLog<E> {
             executed: Slot(0),
             executed_done: Slot(0),
             needed_after: Slot(0),
+            decisions: Decisions::default(),
             time_seen: CommandTime(0),
             time_executed: CommandTime(0),
         }
@@ -343,6 +345,54 @@ impl<E: LogEntry> AcceptorLog<E> {
         true
     }
 
+    /// Under this ballot all up to `upto` is decided, whether it is here or not: its leader knew it,
+    /// or a quorum's votes showed it.
+    pub fn learn_decided(&mut self, ballot: Ballot, upto: Slot) {
+        self.decisions.learn(ballot, upto);
+    }
+
+    /// Another replica knows this of what ballots decided.
+    pub fn merge_decisions(&mut self, told: &Decisions) {
+        self.decisions.merge(told);
+    }
+
+    /// The commit points of ballots, as far as they are known.
+    #[must_use]
+    pub const fn decisions(&self) -> &Decisions {
+        &self.decisions
+    }
+
+    /// Whether the slot holds what was decided there, as is known of the ballot that it was
+    /// accepted under.
+    #[must_use]
+    pub fn is_decided(&self, slot: Slot) -> bool {
+        let covers = |held: &Held<E>| self.decisions.covers(slot, held.ballot);
+        self.get(slot).is_some_and(covers)
+    }
+
+    /// The slot up to which that holds, behind the commit point.
+    #[must_use]
+    pub fn known_decided(&self) -> Slot {
+        let mut upto = self.committed;
+        while self.is_decided(upto.next()) {
+            upto = upto.next();
+        }
+        upto
+    }
+
+    /// All slots up to here are decided as they were accepted, whatever is promised now: they can
+    /// be committed.
+    ///
+    /// # Panics
+    /// When that is not known.
+    pub fn hold_decided(&mut self, upto: Slot) {
+        assert!(
+            upto <= self.known_decided(),
+            "only what is known to be decided"
+        );
+        self.held = self.held.max(upto);
+    }
+
     /// The time at which this entry is executed after those before it. A slot that was proposed
     /// again after its successor may carry a later time than the successor. Every replica executes
     /// the same slots, so all of them adjust it in the same way.
@@ -442,8 +492,8 @@ impl<E: LogEntry> AcceptorLog<E> {
         self.held = self.held.max(base);
     }
 
-    /// The slots begin behind `base`, so that no room is needed for those up to there. What is
-    /// executed is dropped, and what was never voted for; the rest is kept.
+    /// The slots begin behind `base`, so that no room is needed for those up to there. Entries that
+    /// are executed, or were never voted for, are dropped; the others are kept.
     pub fn begin_behind(&mut self, base: Slot) {
         let last = self.voted.min(base);
         for (slot, held) in self.slots.iter_from(self.executed.next()) {
@@ -606,7 +656,11 @@ mod tests {
             log.accept(Slot(slot), B, Entry(slot * 10, 100));
         }
         log.vote_now();
-        assert_eq!(log.give_vote(), Slot(9), "what may be dropped is not voted for");
+        assert_eq!(
+            log.give_vote(),
+            Slot(9),
+            "what may be dropped is not voted for"
+        );
         log.skip_to(Slot(11));
         log.begin_behind(Slot(11));
         let slots: Vec<u64> = log.iter_from(Slot(1)).map(|(slot, _)| slot.0).collect();
@@ -644,7 +698,10 @@ mod tests {
         assert_eq!((log.give_vote(), log.end()), (Slot(8), Slot(9)));
         log.commit(Slot(8));
         for slot in 1..=8 {
-            assert!(log.get(Slot(slot)).is_some_and(|held| held.ballot == higher));
+            assert!(
+                log.get(Slot(slot))
+                    .is_some_and(|held| held.ballot == higher)
+            );
             log.executing(Slot(slot), CommandTime(slot));
         }
         log.assert_invariants(higher);

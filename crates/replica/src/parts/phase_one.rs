@@ -81,6 +81,10 @@ pub struct PhaseOne<E> {
     pages: Vec<Pages>,
     gathered: BTreeMap<Slot, Held<E>>,
     progress_at: Option<Time>,
+    /// The acceptors that no longer keep slots which the candidate lacks, and the least slot that
+    /// one of them keeps.
+    behind: ReplicaSet,
+    behind_first: Option<Slot>,
 }
 
 impl<E> PhaseOne<E> {
@@ -96,6 +100,8 @@ impl<E> PhaseOne<E> {
             pages: vec![pages; members],
             gathered: BTreeMap::new(),
             progress_at: None,
+            behind: ReplicaSet::EMPTY,
+            behind_first: None,
         }
     }
 
@@ -177,6 +183,25 @@ impl<E> PhaseOne<E> {
     pub fn replaced(&mut self, peer: ReplicaId) {
         self.votes.forget(peer);
         self.pages[peer.index()].done = None;
+    }
+
+    /// The candidate lacks what this acceptor no longer keeps, below `first`. True when a majority
+    /// may still vote for it: it needs a majority, not this one.
+    pub fn is_behind(&mut self, from: ReplicaId, first: Slot, majority: usize) -> bool {
+        self.behind.insert(from);
+        self.behind_first = Some(self.behind_first.map_or(first, |least| least.min(first)));
+        self.pages.len() - self.behind.len() >= majority
+    }
+
+    /// The least slot that any acceptor keeps which the candidate is behind.
+    #[must_use]
+    pub const fn behind_first(&self) -> Option<Slot> {
+        self.behind_first
+    }
+
+    /// The candidate needs the pages of this acceptor from slot `from` on.
+    pub fn ask_from(&mut self, of: ReplicaId, from: Slot) {
+        self.pages[of.index()].next = from;
     }
 
     /// Whether all pages of this acceptor are here.
@@ -330,10 +355,22 @@ mod tests {
     }
 
     #[test]
-    fn candidate_behind_trimmed_log_needs_state() {
+    fn candidate_behind_two_of_three_logs_needs_a_state() {
         let mut phase = preparing();
-        let mut trimmed = page(4, None, &[]);
-        trimmed.first = Slot(9);
-        assert_eq!(take(&mut phase, 1, trimmed), Progress::Behind);
+        let trimmed = |first| PromisePage {
+            first: Slot(first),
+            ..page(4, None, &[])
+        };
+        assert_eq!(take(&mut phase, 1, trimmed(9)), Progress::Behind);
+        assert!(phase.is_behind(ReplicaId(1), Slot(9), 2));
+        assert!(phase.is_behind(ReplicaId(1), Slot(9), 2), "counted once");
+        assert!(!phase.is_behind(ReplicaId(2), Slot(7), 2));
+        assert_eq!(phase.behind_first(), Some(Slot(7)));
+        phase.ask_from(ReplicaId(1), Slot(9));
+        let rest = PromisePage {
+            first: Slot(9),
+            ..page(9, None, &[(9, 2)])
+        };
+        assert_eq!(take(&mut phase, 1, rest), Progress::Complete);
     }
 }

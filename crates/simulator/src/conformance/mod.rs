@@ -141,7 +141,7 @@ scenarios! {
         "snapshots are taken all the time; restarts go on from them";
     storage::restart_in_the_middle_of_a_snapshot [3] Disk
         "a replica dies at many moments around a snapshot and starts again";
-    storage::replica_with_a_damaged_journal_holds_nobody_up [3] Disk
+    storage::replica_with_a_damaged_journal_holds_nobody_up [3, 5] Disk
         "all die, and one lost its journal: the others serve before it has its large state";
     storage::slow_disks [3, 5] Disk
         "one disk does nothing for seconds; nothing is acknowledged too early";

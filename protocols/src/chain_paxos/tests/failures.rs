@@ -1,12 +1,13 @@
 //! The failure cases of §3.4 and Appendix A.
 
 use super::{Group, MS, assert_converged, chain, group, small, write_within};
-use crate::chain_paxos::{Config, Entry, Message, Op, Timer};
+use crate::chain_paxos::{Config, Entry, Message, Op, Summary, Timer};
 use crate::group::Packet;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    BatchId, CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, Slot,
+    BatchId, CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, Slot, Wire,
+    parts::Decisions,
 };
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
@@ -474,6 +475,7 @@ fn what_lies_in_a_gap_is_not_taken_for_decided_when_the_leader_sends_it_after_al
         ballot,
         base,
         chain,
+        decisions: Decisions::default(),
     };
     let late = Message::Accept {
         header,
@@ -516,6 +518,7 @@ fn state_of_one_in_the_middle_decides_nothing_that_is_held_here() {
             ballot,
             base,
             chain,
+            decisions: Decisions::default(),
         };
         group.deliver(Packet::new(sender, 2, &skip));
         group.idle(2);
@@ -535,9 +538,17 @@ fn state_of_a_higher_ballot_decides_nothing_down_the_chain() {
         group.run(MS);
     }
     group.run(MS * 500);
-    // All restart, 0 with a snapshot: 1, behind it in the chain, waits for a state.
+    // All restart, 0 with a snapshot: 1, behind it in the chain, waits for a state, because the
+    // snapshot says nothing of ballots, like those of earlier versions.
     group.event(0, Event::Control(Control::CheckpointDue));
     group.settle();
+    let (_, summary) = group.members[0].disk.checkpoint.as_mut().expect("taken");
+    let told = Summary::decode_all(summary.clone()).expect("its own");
+    *summary = Summary {
+        decisions: Decisions::default(),
+        ..told
+    }
+    .encode_to_bytes();
     (0..7).for_each(|id| group.crash(id));
     group.members[1].slow_state = true;
     (0..7).for_each(|id| group.start(id));
@@ -651,14 +662,20 @@ fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_
         granted: false,
         promised: group.replica(0).ballots.promised(),
         first: Slot(5000),
+        decisions: Decisions::default(),
     };
     group.deliver(Packet::new(0, 2, &refused));
+    assert_eq!(group.replica(2).catch_up.fetching().asked(), None);
+    group.deliver(Packet::new(1, 2, &refused));
     assert_eq!(
         group.replica(2).catch_up.fetching().asked(),
-        Some(Slot(4999))
+        Some(Slot(4999)),
+        "too many refuse it"
     );
     // The next one that refuses it has less, and that is what there is.
     asked(&mut group).expect("it still may stand");
+    group.settle();
+    asked(&mut group);
     group.settle();
     assert!(group.marked("state installed") > 0);
     assert!(group.replica(2).log.executed() >= Slot(1000));
@@ -761,6 +778,7 @@ fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
             ballot,
             base,
             chain,
+            decisions: Decisions::default(),
         };
         group.deliver(Packet::new(0, id, &skip));
         let ahead = group.replica(id);
@@ -840,7 +858,7 @@ fn votes_given_ahead_of_the_state_are_kept_until_it_has_come() {
 }
 
 #[test]
-fn replica_that_waits_for_its_state_passes_on_what_it_does_not_vote_for() {
+fn waiting_replica_forwards_entries_that_it_does_not_vote_for() {
     let mut group = Group::new(5, Durability::Memory, small());
     group.run(MS * 20);
     group.isolate(1);
@@ -889,6 +907,7 @@ fn votes_on_this_side_of_a_long_gap_are_told_to_candidates() {
         ballot,
         base,
         chain,
+        decisions: Decisions::default(),
     };
     group.deliver(Packet::new(2, 1, &skip));
     let told = |group: &mut Group| {
@@ -915,6 +934,53 @@ fn votes_on_this_side_of_a_long_gap_are_told_to_candidates() {
     assert!(group.replica(1).hollow());
     let (first, accepted) = told(&mut group);
     assert!(first <= executed.next() && accepted >= kept, "{accepted}");
+}
+
+#[test]
+fn restart_of_all_needs_no_state_for_what_all_journals_have() {
+    for (members, ahead, stands) in [(3, 0, 0), (3, 1, 2), (3, 2, 2), (5, 0, 0), (5, 4, 4)] {
+        let mut group = group(members, Durability::Disk);
+        for leader in [0, 1] {
+            for _ in 0..10 {
+                group.write(leader);
+                group.run(MS);
+            }
+            group.crash(0);
+            group.run(MS * 2000);
+            group.start(0);
+            group.run(MS * 2000);
+        }
+        // One journal has the last decision.
+        group.event(ahead, Event::Control(Control::CheckpointDue));
+        group.settle();
+        let executed = group.members[usize::from(ahead)].executed;
+        for id in 0..members as u16 {
+            group.crash(id);
+        }
+        for id in 0..members as u16 {
+            group.start(id);
+            group.members[usize::from(id)].slow_state = true;
+        }
+        for _ in 0..200 {
+            group.fire(stands, Timer::Election);
+            group.run(MS * 10);
+            if !group.leaders().is_empty() {
+                break;
+            }
+        }
+        group.run(MS * 5000);
+        assert_eq!(
+            group.marked("state transfer chosen"),
+            0,
+            "{members} {ahead}"
+        );
+        // Another candidate may win by the votes of the others.
+        let counted = group.marked("decided as accepted under an earlier ballot") > 0;
+        assert!(counted || ahead != stands, "{members} {ahead} {stands}");
+        assert!(write_within(&mut group, 0, MS * 1000));
+        group.run(MS * 1000);
+        assert_converged(&group, executed.0 + 1);
+    }
 }
 
 /// The pages that the leader sends to replica 2 when that one says that it holds so much.

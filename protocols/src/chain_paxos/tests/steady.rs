@@ -4,7 +4,7 @@ use super::{Group, MS, assert_converged, chain, group, small};
 use crate::chain_paxos::{Config, Entry, Message, Op};
 use crate::group::Packet;
 use alloc::{vec, vec::Vec};
-use quintet_replica::{CommandTime, Durability, Level, ReplicaId, Slot};
+use quintet_replica::{CommandTime, Durability, Level, ReplicaId, Slot, parts::Decisions};
 
 fn groups() -> impl Iterator<Item = (usize, Durability)> {
     [1, 2, 3, 4, 5, 7, 9]
@@ -260,6 +260,7 @@ fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
         ballot,
         base,
         chain,
+        decisions: Decisions::default(),
     };
     group.deliver(Packet::new(0, 2, &skip));
     group.idle(2);

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::fmt::Debug;
 use quintet_replica::{
     BatchId, Bytes, CommandTime, Incarnation, Level, ReplicaId, ReplicaSet, Slot, Wire,
-    parts::{Ballot, Taken},
+    parts::{Ballot, Decisions, Taken},
 };
 
 fn entries() -> Vec<Entry> {
@@ -54,7 +54,7 @@ fn messages() -> Vec<Message> {
         },
         votes: Votes([vote; 3].into_iter().collect()),
     };
-    let chain = chain();
+    let (chain, decisions) = (chain(), decisions());
     alloc::vec![
         Message::Request {
             level: Level::Linearizable,
@@ -76,7 +76,8 @@ fn messages() -> Vec<Message> {
         Message::Skip {
             ballot,
             base: slot,
-            chain
+            chain,
+            decisions: decisions.clone()
         },
         Message::Missing { ballot, held: slot },
         Message::Alive {
@@ -107,7 +108,8 @@ fn messages() -> Vec<Message> {
             ballot,
             granted: true,
             promised: ballot,
-            first: slot
+            first: slot,
+            decisions
         },
         Message::Prepare { ballot, from: slot },
         promise(&[5, 6], 5, Some(9)),
@@ -115,6 +117,15 @@ fn messages() -> Vec<Message> {
         Message::Ping { stamp: 7 },
         Message::Pong { stamp: 7 },
     ]
+}
+
+fn decisions() -> Decisions {
+    let mut decisions = Decisions::default();
+    for round in [3, 7] {
+        let owner = ReplicaId(2);
+        decisions.learn(Ballot { round, owner }, Slot(round));
+    }
+    decisions
 }
 
 fn chain() -> Chain {
@@ -145,15 +156,21 @@ fn promise(slots: &[u64], from: u64, until: Option<u64>) -> Message {
         until: until.map(Slot),
         committed: Slot(4),
         first: Slot(1),
+        decisions: decisions(),
         accepted: accepted.collect(),
     }
 }
 
 /// Reads back, refuses each prefix, and survives flipped bytes.
 fn check<T: Wire + PartialEq + Debug + Clone>(value: &T) {
+    check_cut(value, usize::MAX);
+}
+
+/// The same, but for the prefix of this length.
+fn check_cut<T: Wire + PartialEq + Debug + Clone>(value: &T, earlier: usize) {
     let bytes = value.encode_to_bytes();
     assert_eq!(T::decode_all(bytes.clone()), Ok(value.clone()));
-    for cut in 0..bytes.len() {
+    for cut in (0..bytes.len()).filter(|cut| *cut != earlier) {
         assert!(
             T::decode_all(bytes.slice(..cut)).is_err(),
             "{value:?} at {cut}"
@@ -187,10 +204,21 @@ fn everything_reads_back_and_bad_bytes_are_refused_or_read_but_never_panic() {
         chain: chain(),
     });
     check(&Promised(ballot));
-    check(&Summary {
+    let earlier = Summary {
         time: CommandTime(5),
         chain: chain(),
-    });
+        decisions: Decisions::default(),
+    };
+    check(&earlier);
+    let decisions = decisions();
+    let length = earlier.encode_to_bytes().len();
+    check_cut(
+        &Summary {
+            decisions,
+            ..earlier
+        },
+        length,
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::multipaxos::{Accepted, Config, Message, Proposal, Value, replica::Tim
 use alloc::vec::Vec;
 use quintet_replica::{
     Bytes, CommandTime, Control, Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot,
-    parts::Ballot,
+    parts::{Ballot, Decisions},
 };
 
 fn group(members: usize) -> Group {
@@ -246,6 +246,7 @@ fn candidate(group: &mut Group) -> Ballot {
             granted: true,
             promised: ballot(1, 0),
             first: Slot(1),
+            decisions: Decisions::default(),
         };
         send(group, voter, 1, &vote);
     }
@@ -266,6 +267,7 @@ fn promise(ballot: Ballot, accepted: &[(u64, Ballot, u8)]) -> Message {
         until: None,
         committed: Slot(0),
         first: Slot(1),
+        decisions: Decisions::default(),
         accepted: accepted
             .iter()
             .map(|(slot, ballot, byte)| Accepted {
@@ -412,27 +414,86 @@ fn a_candidate_behind_a_trimmed_log_fetches_state_instead_of_leading() {
 }
 
 #[test]
-fn a_refused_pre_vote_tells_a_candidate_to_fetch_state() {
-    let mut group = group(3);
-    group.isolate(1);
-    group.run(MS * 1500);
-    assert_eq!(group.status(1).role, "candidate");
-    let ask = group.replica(1).ballots.promised().next(ReplicaId(1));
-    let refusal = |first| Message::PreVoteOk {
+fn candidate_fetches_state_when_too_many_refuse_its_pre_vote() {
+    let asks = |group: &mut Group| {
+        group.isolate(1);
+        group.run(MS * 1500);
+        assert_eq!(group.status(1).role, "candidate");
+        group.replica(1).ballots.promised().next(ReplicaId(1))
+    };
+    let vote = |ask, first| Message::PreVoteOk {
         ballot: ask,
-        granted: false,
+        granted: first == 0,
         promised: ballot(1, 0),
         first: Slot(first),
+        decisions: Decisions::default(),
     };
-    send(&mut group, 2, 1, &refusal(1));
-    assert_eq!(
-        group.status(1).role,
-        "candidate",
-        "the log begins where it stands"
-    );
-    send(&mut group, 2, 1, &refusal(50));
-    assert_eq!(group.status(1).role, "follower");
-    assert_eq!(group.marked("state transfer chosen"), 1);
+    let mut three = group(3);
+    let ask = asks(&mut three);
+    send(&mut three, 2, 1, &vote(ask, 1));
+    send(&mut three, 2, 1, &vote(ask, 50));
+    assert_eq!(three.status(1).role, "candidate", "0 may vote for it");
+    assert_eq!(three.marked("state transfer chosen"), 0);
+    send(&mut three, 0, 1, &vote(ask, 40));
+    assert_eq!(three.status(1).role, "follower");
+    assert_eq!(three.marked("state transfer chosen"), 1);
+    assert_eq!(three.replica(1).fetching.asked(), Some(Slot(39)));
+    // Nor does one wait for those that say nothing.
+    let mut three = group(3);
+    let ask = asks(&mut three);
+    send(&mut three, 2, 1, &vote(ask, 50));
+    three.run(MS * 1500);
+    assert_eq!(three.marked("state transfer chosen"), 1);
+    let mut five = group(5);
+    let ask = asks(&mut five);
+    for (from, first) in [(2, 50), (3, 0), (4, 0)] {
+        send(&mut five, from, 1, &vote(ask, first));
+    }
+    five.sync(1);
+    assert_eq!(five.replica(1).ballots.promised(), ask, "three of five");
+    assert_eq!(five.marked("state transfer chosen"), 0);
+}
+
+#[test]
+fn restart_of_all_needs_no_state_for_what_all_journals_have() {
+    for (members, ahead, stands) in [(3, 0, 0), (3, 1, 2), (5, 4, 4)] {
+        let mut group = group(members);
+        // Under two ballots, and what the last one decided is known to be decided at one only.
+        for leader in [0, 1] {
+            for _ in 0..10 {
+                group.write(leader);
+                group.run(MS);
+            }
+            group.crash(0);
+            group.run(MS * 2000);
+            group.start(0);
+            group.run(MS * 500);
+        }
+        group.event(ahead, Event::Control(Control::CheckpointDue));
+        group.settle();
+        for id in 0..members as u16 {
+            group.crash(id);
+        }
+        for id in 0..members as u16 {
+            group.start(id);
+            group.members[usize::from(id)].slow_state = true;
+        }
+        for _ in 0..200 {
+            group.fire(stands, Timer::Election);
+            group.run(MS * 10);
+            if !group.leaders().is_empty() {
+                break;
+            }
+        }
+        group.run(MS * 3000);
+        assert_eq!(group.marked("state transfer chosen"), 0);
+        // Another candidate may win by the votes of the others.
+        let counted = group.marked("decided as accepted under an earlier ballot") > 0;
+        assert!(counted || ahead != stands, "{members} {ahead} {stands}");
+        group.write(0);
+        group.run(MS * 100);
+        assert_converged(&group, 21);
+    }
 }
 
 #[test]

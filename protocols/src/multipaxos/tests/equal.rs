@@ -3,7 +3,8 @@
 use super::group::{Group, MS, Packet};
 use crate::multipaxos::{Config, Message};
 use quintet_replica::{
-    Control, Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot, parts::Ballot,
+    Control, Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot,
+    parts::{Ballot, Decisions},
 };
 
 const FIRST: Ballot = Ballot {
@@ -80,6 +81,7 @@ fn leader_that_keeps_the_next_slot_makes_nobody_fetch_a_state() {
     let news = |first| Message::Trimmed {
         ballot: FIRST,
         first,
+        decisions: Decisions::default(),
     };
     send(&mut group, 0, 1, &news(held.next()));
     assert_eq!(group.marked("state transfer chosen"), 0);

@@ -4,7 +4,7 @@ use super::group::{Group, MS, Packet, assert_converged, small};
 use crate::multipaxos::{Config, Message, Proposal, Record};
 use quintet_replica::{
     Durability, Event, Incarnation, Level, Link, Outcome, Peer, ReplicaId, Slot, TimerKey,
-    TimerOwner, Wire,
+    TimerOwner, Wire, parts::Decisions,
 };
 
 fn groups() -> impl Iterator<Item = (usize, Durability)> {
@@ -184,6 +184,7 @@ fn follower_that_waits_for_state_that_nobody_has_any_more_takes_what_there_is() 
     let trimmed = Message::Trimmed {
         ballot: group.replica(0).ballots.promised(),
         first: Slot(5000),
+        decisions: Decisions::default(),
     };
     group.deliver(Packet::new(0, 2, &trimmed));
     group.run(MS * 1000);
