@@ -183,6 +183,8 @@ scenarios! {
         "a client whose requests would end the epoch is not heard; the others go on";
     limits::slow_replica_isolated [3, 5] Both
         "one replica's links and disk are a hundred times slower; the others go on";
+    limits::one_slow_link [3, 5] Both
+        "one direction of one link is a hundred times slower: clients elsewhere wait a bounded time";
     limits::bounded_memory [3] Both
         "under a long load with one replica away, journals and links stay bounded";
 }

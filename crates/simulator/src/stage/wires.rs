@@ -366,6 +366,16 @@ impl Stage {
         }
     }
 
+    /// How many nanoseconds a frame takes on a link that is not slow.
+    pub const fn delay(&self) -> u64 {
+        self.wires.delay
+    }
+
+    /// Frames one way between two take `times` as long.
+    pub fn slow_link(&mut self, from: usize, to: usize, times: u64) {
+        self.wires.slow.insert((from, to), times);
+    }
+
     /// Of 1,000 frames between replicas `loss` are lost and `duplicate` doubled. Where the
     /// protocol relies on streams a loss breaks the connection, and nothing is doubled.
     pub const fn weather(&mut self, loss: u64, duplicate: u64) {
