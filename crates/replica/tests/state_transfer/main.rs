@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 mod common;
 mod epochs;
 mod failures;
+mod owed;
 mod resumed;
 mod undone;
 
@@ -99,7 +100,9 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
             late: 0,
         }
     }
-    fn on_start(&mut self, _: Recovered<(), (), Padding>, _: &mut Context<'_, Self>) {}
+    fn on_start(&mut self, recovered: Recovered<(), (), Padding>, _: &mut Context<'_, Self>) {
+        self.executed = recovered.checkpoint.map_or(Slot(0), |(slot, _)| slot);
+    }
     fn on_message(&mut self, _: Peer, (): (), _: &mut Context<'_, Self>) {}
     fn on_timer(&mut self, timer: NoTimer, _: &mut Context<'_, Self>) {
         match timer {}
