@@ -5,7 +5,7 @@ use alloc::collections::BTreeSet;
 
 /// The ordered batches that the protocol of an earlier epoch had under way. It may have ordered
 /// them, so that of none of them can be said any more that it was certainly not executed.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub(crate) struct Carried(BTreeSet<BatchId>);
 
 impl Carried {

@@ -281,7 +281,7 @@ pub enum Control {
 }
 
 /// What a replica finds when it starts. First boot and restart are one path.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Recovered<P, R, S> {
     /// Nothing was ever written under this identity.
     pub first_boot: bool,

@@ -121,8 +121,13 @@ impl Replica for Between {
         0
     }
 
-    fn fingerprint(&self, _: &mut dyn core::hash::Hasher) -> bool {
-        false
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        (self.role, self.executed).hash(&mut hasher);
+        for it in self.waiting.values() {
+            (&it.submission, it.sent).hash(&mut hasher);
+        }
+        true
     }
 
     fn assert_invariants(&self) {}

@@ -43,13 +43,15 @@ const ENVELOPE: usize = 16;
 /// Snapshot bytes handed to the world but not yet written.
 const SNAPSHOT_AHEAD_MAX: u64 = 4 << 20;
 const SNAPSHOT_STEP: usize = 64 * 1024;
-const TIMER_FETCH: u32 = 0;
+/// The timer of a node that asks again for a state.
+pub const TIMER_FETCH: u32 = 0;
 const TIMER_TICK: u32 = 1;
 const TIMER_DIGEST_SLICE: u32 = 2;
 const TIMER_DIGEST_ASK: u32 = 3;
 const TIMER_DIGEST_GRACE: u32 = 4;
 const TIMER_PACE: u32 = 5;
-const TIMER_EPOCH: u32 = 6;
+/// The timer of a node by which replicas tell each other of epochs.
+pub const TIMER_EPOCH: u32 = 6;
 /// Batches of the node's own are numbered from here, far above any server's.
 const OWN_BATCHES: u64 = 1 << 63;
 /// After this an empty batch counts as lost, and others than the leader step in.
@@ -1131,13 +1133,40 @@ impl Node {
         (&self.held, &self.homes, self.executed_told).hash(&mut hasher);
         (self.persisted, self.written, self.batch_next, self.tick_at).hash(&mut hasher);
         (self.tick_open, self.tick_last).hash(&mut hasher);
+        (self.epoch, self.members, self.voters, self.executor.base()).hash(&mut hasher);
+        (self.fetched_at, self.donor_last, self.owes_state).hash(&mut hasher);
+        (self.checkpoint_asked, self.snapshot_last).hash(&mut hasher);
+        for (file, length) in &self.given {
+            (file.id, file.origin, length).hash(&mut hasher);
+        }
         let whole = self.fetch.is_none()
-            && self.unfinished.is_none()
+            && self.fingerprint_snapshot(hasher)
+            && self.succession.fingerprint(hasher)
+            && self.ring.is_none()
             && self.installing.is_none()
             && self.deferred.is_empty()
             && self.executor.digesting().is_none()
             && self.events.is_empty();
         whole && self.replica.fingerprint(hasher)
+    }
+
+    /// The snapshot that is being saved; false while its chunks are still made.
+    fn fingerprint_snapshot(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        let Some(unfinished) = &self.unfinished else {
+            return true;
+        };
+        let Under::Own {
+            whole,
+            finished,
+            after,
+        } = unfinished.kind
+        else {
+            return false;
+        };
+        (unfinished.id, unfinished.appended, unfinished.written).hash(&mut hasher);
+        (whole, after).hash(&mut hasher);
+        finished && unfinished.bridge.is_none()
     }
 
     /// Checks the protocol's invariants and the order of the pointers.

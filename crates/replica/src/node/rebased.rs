@@ -163,7 +163,9 @@ impl Replica for Rebased {
         self.inner.digest()
     }
 
-    fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool {
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        (self.base, self.written, self.generation).hash(&mut hasher);
         self.inner.fingerprint(hasher)
     }
 

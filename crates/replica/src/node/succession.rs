@@ -101,7 +101,7 @@ impl EpochWord {
 }
 
 /// See the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// The epoch's protocol runs.
     Serving,
@@ -180,6 +180,18 @@ impl Succession {
             learning: Learning::default(),
             timer_set: false,
         }
+    }
+
+    /// Feeds all of it into `hasher`; false while something is in progress that is not shown.
+    pub(super) fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        let peers = [self.elsewhere, self.idle, self.past, self.later, self.empty];
+        (self.phase, peers.map(|set| set.0), self.is_over).hash(&mut hasher);
+        (&self.links, &self.frontends, &self.answered, &self.carried).hash(&mut hasher);
+        (self.young, self.bridged, self.bridges_from).hash(&mut hasher);
+        (self.enough_since, self.generation, self.timer_set).hash(&mut hasher);
+        self.recovered.hash(&mut hasher);
+        self.told.is_empty() && !self.is_learning()
     }
 
     /// Those of `to` that are in this node's epoch, as far as is known.

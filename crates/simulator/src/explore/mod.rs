@@ -46,8 +46,11 @@ pub struct Bounds {
     pub reads: usize,
     /// Crashes, each of any replica at any moment, followed by at most one restart.
     pub crashes: usize,
-    /// Firings of timers of the protocol, on all replicas together.
+    /// Firings of timers of the protocol, on all replicas together; of the node's own, too, where
+    /// the epoch may end.
     pub timers: usize,
+    /// Ends of the epoch, each offered at replica 0 at any moment: the same protocol follows.
+    pub seals: usize,
     /// The search begins at the first boot; else when all that follows from it has happened, with
     /// the first leader in place.
     pub from_boot: bool,
@@ -74,6 +77,7 @@ impl Default for Bounds {
             reads: 0,
             crashes: 1,
             timers: 1,
+            seals: 0,
             from_boot: false,
             at_once: false,
             in_order: true,
@@ -155,6 +159,7 @@ impl Bounds {
             ("reads", self.reads, self.commands),
             ("crashes", self.crashes, 4),
             ("timers", self.timers, 16),
+            ("ends of the epoch", self.seals, 2),
             (
                 "milliseconds of a jump",
                 self.leap_ms as usize,

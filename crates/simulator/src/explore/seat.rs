@@ -16,16 +16,18 @@ use crate::{
         monotone::Monotone,
         speculated::{Run, Speculated},
     },
+    configuration::first_descriptor,
     explore::{Bounds, EPOCH_CLOCK, Tables},
     machine::{self, Executed as Recorded, Operation, Record, Recorder, Registers, Reply, mix},
     panics,
+    stored_epoch::{self, StoredEpoch},
 };
 use quintet_replica::{
-    BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Durability, Entry,
-    Epoch, EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Lane,
-    Level, Link, Node, NodeSetup, Outcome, Output, Peer, PersistId, Recipients, RecoveredBytes,
-    ReplicaId, RequestKind, RequestStatus, Results, SessionId, Slot, SnapshotInfo, Submission,
-    Time, TimerKey, TimerOwner, Wake, World as Outside, Write, put_frame,
+    BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Descriptor, Durability,
+    Entry, Epoch, EpochNumber, Executed, ExecutorLimits, FrameError, FrontendId, GroupId,
+    Incarnation, Input, Lane, Level, Link, Node, NodeSetup, Outcome, Output, Peer, PersistId,
+    Recipients, RecoveredBytes, ReplicaId, RequestKind, RequestStatus, Results, SessionId, Slot,
+    SnapshotInfo, Submission, Time, TimerKey, TimerOwner, Wake, World as Outside, Write, put_frame,
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -54,6 +56,10 @@ pub(super) enum Move {
     Timer(TimerKey),
     /// The command is submitted here.
     Submit(u8),
+    /// The end of the epoch is offered here.
+    Seal,
+    /// The oldest snapshot that is not durable becomes so.
+    Saved,
     /// It dies; of the steps whose writes are not durable so many reached the disk all the same.
     Crash {
         kept: u8,
@@ -79,24 +85,67 @@ pub(super) enum End {
 /// A batch that was executed, in the order of positions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Item {
+    pub position: u64,
     /// Over position, time, the commands and the state before them.
     pub hash: u64,
     /// The commands' numbers.
     pub commands: Vec<u64>,
 }
 
+/// What is durable: promise and records with the epoch that they are of, the newest snapshots, and
+/// the epoch that the replica is in, by its descriptor; none of these in the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct DiskImage {
-    promise: Option<Bytes>,
-    records: Vec<(Slot, Bytes)>,
+    promise: Option<(EpochNumber, Bytes)>,
+    records: Vec<(EpochNumber, Slot, Bytes)>,
+    snapshots: Vec<(Executed, Bytes)>,
+    epoch: Option<(Bytes, Executed)>,
 }
 
+/// How many snapshots are kept.
+const SNAPSHOTS_KEPT: usize = 2;
+
 impl DiskImage {
-    /// Whether a record holds these bytes.
-    pub fn holds(&self, bytes: &[u8]) -> bool {
+    /// Whether a record holds these bytes, or the newest snapshot covers `position`.
+    pub fn holds(&self, bytes: &[u8], position: Option<u64>) -> bool {
+        let newest = self.snapshots.last().map(|(id, _)| id.position.0);
         (self.records.iter())
-            .any(|(_, record)| record.windows(bytes.len()).any(|window| window == bytes))
+            .any(|(_, _, record)| record.windows(bytes.len()).any(|window| window == bytes))
+            || position.is_some_and(|position| newest >= Some(position))
     }
+
+    /// The epoch of a replica that starts from it.
+    fn stored_epoch(&self) -> StoredEpoch {
+        let decoded = |(descriptor, base): &(Bytes, Executed)| {
+            (Descriptor::decode(descriptor.clone()).ok()).map(|descriptor| (descriptor, *base))
+        };
+        let mut stored = self.epoch.as_ref().and_then(decoded);
+        stored_epoch::find_newer(&mut stored, self.snapshots.last().map(|(_, bytes)| bytes));
+        stored
+    }
+
+    fn save(&mut self, (id, bytes): (Executed, Bytes)) {
+        self.snapshots.push((id, bytes));
+        let older = self.snapshots.len().saturating_sub(SNAPSHOTS_KEPT);
+        self.snapshots.drain(..older);
+    }
+
+    fn keep(&mut self, epoch: EpochNumber, write: Write) {
+        match write {
+            Write::Promise(promise) => self.promise = Some((epoch, promise)),
+            Write::Record { slot, record } => self.records.push((epoch, slot, record)),
+        }
+    }
+}
+
+/// A write that is not durable yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pending {
+    /// The step that it was made in.
+    step: u32,
+    id: PersistId,
+    epoch: EpochNumber,
+    write: Write,
 }
 
 /// A state that a replica can be in.
@@ -107,8 +156,10 @@ pub(super) struct Seat {
     pub boot: u32,
     parent: Option<(u32, Move)>,
     pub disk: Arc<DiskImage>,
-    /// Not durable yet, with the step that wrote them.
-    pending: Vec<(u32, PersistId, Write)>,
+    pending: Vec<Pending>,
+    /// The snapshot that is being written, and those that are whole and not durable yet.
+    unfinished: Option<(Executed, Vec<u8>)>,
+    saving: Vec<(Executed, Bytes)>,
     pub timers: BTreeSet<TimerKey>,
     firings: u32,
     steps: u32,
@@ -117,14 +168,28 @@ pub(super) struct Seat {
     /// What it executed and may still undo.
     speculated: Speculated,
     monotone: Monotone,
-    promises: Vec<(PersistId, u64)>,
+    promises: Vec<(PersistId, EpochNumber, u64)>,
 }
 
 impl Seat {
     /// How many steps have writes that are not durable.
     pub fn pending_groups(&self) -> u8 {
-        let groups: BTreeSet<u32> = self.pending.iter().map(|(step, ..)| *step).collect();
+        let groups: BTreeSet<u32> = self.pending.iter().map(|it| it.step).collect();
         groups.len() as u8
+    }
+
+    /// Whether a whole snapshot is not durable yet.
+    pub fn saves(&self) -> bool {
+        !self.saving.is_empty()
+    }
+
+    /// The epoch that its journal writes are of.
+    fn writes_in(&self) -> EpochNumber {
+        let number = |(descriptor, _): &(Bytes, Executed)| {
+            Descriptor::decode(descriptor.clone()).map(|it| it.number)
+        };
+        let stored = self.disk.epoch.as_ref().map(number);
+        stored.and_then(Result::ok).unwrap_or(EpochNumber(1))
     }
 }
 
@@ -188,6 +253,7 @@ pub(super) struct Cast {
 
 struct View {
     now: u64,
+    disk: Arc<DiskImage>,
 }
 
 impl Outside for View {
@@ -207,10 +273,18 @@ impl Outside for View {
         1 << 30
     }
     fn snapshot_newest(&self) -> Option<SnapshotInfo> {
-        None
+        let newest = self.disk.snapshots.last();
+        newest.map(|(id, bytes)| SnapshotInfo {
+            id: *id,
+            length: bytes.len() as u64,
+        })
     }
-    fn snapshot_read(&self, _: Executed, _: u64, _: usize) -> Option<Bytes> {
-        None
+    fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        let mut kept = self.disk.snapshots.iter();
+        let (_, bytes) = kept.find(|(kept, _)| *kept == id)?;
+        let begin = (offset as usize).min(bytes.len());
+        let end = begin.saturating_add(length).min(bytes.len());
+        Some(bytes.slice(begin..end))
     }
 }
 
@@ -261,6 +335,8 @@ struct Live {
     node: Node,
     record: Record,
     view: View,
+    /// Bytes of the snapshot that is being written.
+    written: u64,
 }
 
 impl Cast {
@@ -331,6 +407,8 @@ impl Cast {
             parent: None,
             disk: Arc::default(),
             pending: Vec::new(),
+            unfinished: None,
+            saving: Vec::new(),
             timers: BTreeSet::new(),
             firings: 0,
             steps: 0,
@@ -368,20 +446,43 @@ impl Cast {
         step
     }
 
-    fn node_with(&self, id: u16, boot: u32, record: Record) -> Option<Node> {
+    fn first_epoch(&self) -> Epoch {
+        Epoch {
+            cluster: ClusterId(1),
+            number: EpochNumber(1),
+            members: self.bounds.replicas,
+            options: self.options.clone(),
+            secret: [7; 32],
+            leader_first: ReplicaId(0),
+        }
+    }
+
+    /// The descriptor of the first epoch, and that of the epoch on a disk with its base.
+    fn descriptor_on(&self, disk: &DiskImage) -> (Descriptor, Executed) {
+        let first = || {
+            let epoch = self.first_epoch();
+            first_descriptor(&self.entry, &self.options, Durability::Disk, &epoch)
+        };
+        disk.stored_epoch()
+            .unwrap_or_else(|| (first(), Executed::default()))
+    }
+
+    fn epoch_of(&self, descriptor: &Descriptor) -> Epoch {
+        match descriptor.number {
+            EpochNumber(1) => self.first_epoch(),
+            _ => stored_epoch::later(descriptor, &self.first_epoch()),
+        }
+    }
+
+    fn node_with(&self, before: &Seat, boot: u32, record: Record) -> Option<Node> {
+        let id = before.id;
+        let (descriptor, base) = self.descriptor_on(&before.disk);
         let setup = NodeSetup {
             id: ReplicaId(id),
             incarnation: Incarnation(1),
             boot: Boot(boot.into()),
             group: GroupId(0),
-            epoch: Epoch {
-                cluster: ClusterId(1),
-                number: EpochNumber(1),
-                members: self.bounds.replicas,
-                options: self.options.clone(),
-                secret: [7; 32],
-                leader_first: ReplicaId(0),
-            },
+            epoch: self.epoch_of(&descriptor),
             durability: Durability::Disk,
             seed: u64::from(id) << 32 | u64::from(boot),
             frontend: frontend(id, boot),
@@ -396,7 +497,12 @@ impl Cast {
             Box::new(Registers::new(3, 0, 1 << 20)),
             record,
         ));
-        Node::new(setup, &self.entry, machine).ok()
+        let node = Node::new(setup, &self.entry, machine).ok()?;
+        // Without a descriptor an epoch cannot end, and nodes do not speak of it.
+        Some(match self.bounds.seals {
+            0 => node,
+            _ => node.with_descriptor(descriptor.encode()).with_base(base),
+        })
     }
 
     /// A timer that fires moves its replica's clock on by so much.
@@ -439,31 +545,41 @@ impl Cast {
         if let Move::Boot { up } = happens {
             let record = Record::default();
             let boot = before.boot + 1;
-            let node = self.node_with(before.id, boot, record.clone());
+            let node = self.node_with(before, boot, record.clone());
             let node = node.ok_or_else(|| Violation::new("options", "cannot be made"))?;
             let mut started = Live {
                 node,
                 record,
                 view: View {
                     now: u64::from(before.firings) * self.leap(),
+                    disk: before.disk.clone(),
                 },
+                written: 0,
             };
+            let of = started.node.epoch();
+            let promise = before.disk.promise.iter();
+            let records = before.disk.records.iter();
             let recovered = RecoveredBytes {
                 first_boot: before.boot == 0,
                 forgot: false,
-                promise: before.disk.promise.clone(),
+                promise: (promise.filter(|(epoch, _)| *epoch == of))
+                    .map(|(_, promise)| promise.clone())
+                    .next(),
                 checkpoint: None,
-                records: before.disk.records.clone(),
+                records: (records.filter(|(epoch, ..)| *epoch == of))
+                    .map(|(_, slot, record)| (*slot, record.clone()))
+                    .collect(),
             };
             (started.node.start(recovered, &started.view, outputs))
                 .map_err(|error| Violation::new("recovery", error.to_string()))?;
-            settle(&mut started, outputs);
+            self.settle(&mut started, outputs, 0)?;
             for peer in (0..self.bounds.replicas as u16).filter(|peer| up & (1 << peer) != 0) {
                 let incarnation = Incarnation(1);
                 let link = Input::Link(Peer::Replica(ReplicaId(peer)), Link::Up { incarnation });
                 // Only frames can be refused.
+                let begun = outputs.len();
                 let _ = started.node.on_input(link, &started.view, outputs);
-                settle(&mut started, outputs);
+                self.settle(&mut started, outputs, begun)?;
             }
             *live = Some(started);
             return Ok(());
@@ -474,21 +590,40 @@ impl Cast {
                 "a node that is down was to do something",
             ));
         };
+        running.view.disk = before.disk.clone();
+        let begun = outputs.len();
         let input = match happens {
+            Move::Seal => {
+                let (descriptor, _) = self.descriptor_on(&before.disk);
+                let next = descriptor.successor().encode();
+                // Where it cannot end, nothing is offered.
+                let _ = running.node.offer_seal(&next, &running.view, outputs);
+                return self.settle(running, outputs, begun);
+            }
+            Move::Saved => {
+                let Some((id, bytes)) = before.saving.first().cloned() else {
+                    return Err(Violation::new("rig", "no snapshot to become durable"));
+                };
+                let length = bytes.len() as u64;
+                let mut disk = (*before.disk).clone();
+                disk.save((id, bytes));
+                running.view.disk = Arc::new(disk);
+                Input::SnapshotSaved(SnapshotInfo { id, length })
+            }
             Move::Frame { from, message } => Input::Frame {
                 from: Peer::Replica(ReplicaId(from)),
                 arrived: Time(running.view.now),
                 frame: self.messages[message as usize].clone(),
             },
             Move::Persisted => {
-                let group = before.pending.first().map(|(step, ..)| *step);
+                let group = before.pending.first().map(|it| it.step);
                 let last = (before.pending.iter())
-                    .take_while(|(step, ..)| Some(*step) == group)
+                    .take_while(|it| Some(it.step) == group)
                     .last();
-                let Some((_, upto, _)) = last else {
+                let Some(last) = last else {
                     return Err(Violation::new("rig", "nothing to become durable"));
                 };
-                Input::Persisted(*upto)
+                Input::Persisted(last.id)
             }
             Move::Timer(key) => {
                 running.view.now = u64::from(before.firings + 1) * self.leap();
@@ -507,11 +642,76 @@ impl Cast {
                 return Err(Violation::new("rig", "handled elsewhere"));
             }
         };
-        (running.node.on_input(input, &running.view, outputs))
-            .map_err(|error| Violation::new("codec", error.to_string()))?;
+        match running.node.on_input(input, &running.view, outputs) {
+            Ok(()) | Err(FrameError::Epoch { .. }) => {}
+            Err(error) => return Err(Violation::new("codec", error.to_string())),
+        }
         running.node.assert_invariants();
-        settle(running, outputs);
+        self.settle(running, outputs, begun)
+    }
+
+    /// The node works until it has nothing to do; what it asked for from output `begun` on and the
+    /// world does at once, is done.
+    fn settle(
+        &self,
+        live: &mut Live,
+        outputs: &mut Vec<Output>,
+        mut begun: usize,
+    ) -> Result<(), Violation> {
+        loop {
+            for _ in 0..SPINS_MAX {
+                if live.node.on_idle(&live.view, outputs) != Wake::Spin {
+                    break;
+                }
+            }
+            let mut is_done = true;
+            while let Some(output) = outputs.get(begun).cloned() {
+                begun += 1;
+                is_done &= !self.do_at_once(live, output, outputs)?;
+            }
+            if is_done {
+                break;
+            }
+        }
+        live.node.assert_invariants();
         Ok(())
+    }
+
+    /// True when the node has been told of it.
+    fn do_at_once(
+        &self,
+        live: &mut Live,
+        output: Output,
+        outputs: &mut Vec<Output>,
+    ) -> Result<bool, Violation> {
+        match output {
+            Output::SnapshotBegin { .. } => {
+                live.written = 0;
+                return Ok(false);
+            }
+            Output::SnapshotAppend(chunk) => {
+                live.written += chunk.len() as u64;
+                let written = Input::SnapshotWritten(live.written);
+                // Only frames can be refused.
+                let _ = live.node.on_input(written, &live.view, outputs);
+            }
+            Output::SnapshotTruncate(length) => {
+                live.written = length;
+                return Ok(false);
+            }
+            Output::EpochBegins { descriptor, .. } => {
+                let unreadable = |error: &dyn std::fmt::Display| {
+                    Violation::new("epochs", format!("an epoch that cannot begin: {error}"))
+                };
+                let next = Descriptor::decode(descriptor).map_err(|error| unreadable(&error))?;
+                let (epoch, seed) = (self.epoch_of(&next), next.number.0);
+                (live.node)
+                    .begin_epoch(&self.entry, epoch, seed, &live.view, outputs)
+                    .map_err(|error| unreadable(&error))?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     fn submission(&self, command: u8, seat: &Seat) -> Submission {
@@ -541,15 +741,16 @@ impl Cast {
 
     fn crashed(&self, seat: u32, kept: u8) -> Seat {
         let mut after = self.seats[seat as usize].clone();
-        let mut groups: Vec<u32> = after.pending.iter().map(|(step, ..)| *step).collect();
+        let mut groups: Vec<u32> = after.pending.iter().map(|it| it.step).collect();
         groups.dedup();
         groups.truncate(kept.into());
         let mut disk = (*after.disk).clone();
-        for (step, _, write) in std::mem::take(&mut after.pending) {
-            if groups.contains(&step) {
-                keep(&mut disk, write);
+        for it in std::mem::take(&mut after.pending) {
+            if groups.contains(&it.step) {
+                disk.keep(it.epoch, it.write);
             }
         }
+        (after.unfinished, after.saving) = (None, Vec::new());
         after.disk = Arc::new(disk);
         after.alive = false;
         after.parent = None;
@@ -606,18 +807,28 @@ impl Cast {
                 (after.alive, after.boot) = (true, after.boot + 1);
             }
             Move::Persisted => {
-                let group = after.pending.first().map(|(step, ..)| *step);
+                let group = after.pending.first().map(|it| it.step);
                 let mut disk = (*after.disk).clone();
-                while after.pending.first().map(|(step, ..)| *step) == group
-                    && !after.pending.is_empty()
+                // Views are an epoch's own.
+                let now = live.as_ref().map(|live| live.node.epoch());
+                while after.pending.first().map(|it| it.step) == group && !after.pending.is_empty()
                 {
-                    let (_, id, write) = after.pending.remove(0);
-                    keep(&mut disk, write);
-                    let promised = after.promises.iter().find(|(promise, _)| *promise == id);
-                    if let Some((_, view)) = promised {
+                    let Pending {
+                        id, epoch, write, ..
+                    } = after.pending.remove(0);
+                    disk.keep(epoch, write);
+                    let mut promises = after.promises.iter();
+                    if let Some((_, of, view)) = promises.find(|(promise, ..)| *promise == id)
+                        && Some(*of) == now
+                    {
                         after.monotone.promised(*view);
                     }
                 }
+                after.disk = Arc::new(disk);
+            }
+            Move::Saved => {
+                let mut disk = (*after.disk).clone();
+                disk.save(after.saving.remove(0));
                 after.disk = Arc::new(disk);
             }
             Move::Timer(key) => {
@@ -650,13 +861,8 @@ impl Cast {
             executed.extend(step.executed.iter().cloned());
             after.executed = Arc::new(executed);
             let shown = match happens {
-                Move::Boot { .. } => after.monotone.restarted(after.id, status.view),
-                _ => after.monotone.shows(
-                    after.id,
-                    &status,
-                    live.node.executed().slot,
-                    self.entry.speculates,
-                ),
+                Move::Boot { .. } => after.monotone.restarted_node(after.id, &live.node),
+                _ => after.monotone.shows_node(after.id, &live.node),
             };
             violation = violation.or(shown.err());
         }
@@ -699,7 +905,7 @@ impl Cast {
                 }
             }
             Output::Put { to, ranges } => {
-                let frame = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
+                let frame = put_frame(GroupId(0), after.writes_in(), ranges).into_bytes();
                 let message = self.message(frame);
                 step.sends.extend(to.iter().map(|to| Sent {
                     to: to.0,
@@ -709,14 +915,22 @@ impl Cast {
                 }));
             }
             Output::Journal { id, write } => {
+                let epoch = after.writes_in();
                 if matches!(write, Write::Promise(_)) {
-                    after.promises.push((id, view));
+                    after.promises.push((id, epoch, view));
                 }
-                after.pending.push((after.steps, id, write));
+                after.pending.push(Pending {
+                    step: after.steps,
+                    id,
+                    epoch,
+                    write,
+                });
             }
             Output::SetTimer { key, .. } => {
-                // Frontends repeat themselves and nodes tick: neither belongs to the search.
-                if key.owner == TimerOwner::Replica {
+                // Frontends repeat themselves and nodes tick: neither belongs to the search, but
+                // for what leads to another epoch.
+                let node = key.owner == TimerOwner::Node && self.bounds.seals > 0;
+                if key.owner == TimerOwner::Replica || node && is_for_epochs(key) {
                     after.timers.insert(key);
                 }
             }
@@ -735,23 +949,40 @@ impl Cast {
             Output::Mark(branch) => *self.branches.entry(branch).or_default() += 1,
             // No disk hangs here.
             Output::BreakLinks => {}
-            Output::EpochBegins { .. } | Output::SnapshotBridges { .. } => {
-                unreachable!("nobody ends an epoch here")
+            Output::EpochBegins {
+                descriptor, base, ..
+            } => {
+                let mut disk = (*after.disk).clone();
+                disk.epoch = Some((descriptor, base));
+                after.disk = Arc::new(disk);
             }
+            Output::SnapshotBegin { id, .. } => after.unfinished = Some((id, Vec::new())),
+            Output::SnapshotAppend(chunk) => {
+                if let Some((_, bytes)) = &mut after.unfinished {
+                    bytes.extend_from_slice(&chunk);
+                }
+            }
+            Output::SnapshotTruncate(length) => {
+                if let Some((_, bytes)) = &mut after.unfinished {
+                    bytes.truncate(length as usize);
+                }
+            }
+            Output::SnapshotFinish => {
+                let whole = after.unfinished.take();
+                let whole = whole.map(|(id, bytes)| (id, Bytes::from(bytes)));
+                after.saving.extend(whole);
+            }
+            Output::SnapshotAbandon => after.unfinished = None,
+            Output::SnapshotBridges { .. } => unreachable!("nothing is saved ahead here"),
             Output::Halt(_, reason) => {
                 let what = format!("replica {}: {reason}", after.id);
                 violation.get_or_insert(Violation::new("halt", what));
             }
             Output::Trim { .. }
             | Output::Route { .. }
-            | Output::SnapshotBegin { .. }
             | Output::Recovered
             | Output::Digest(_)
-            | Output::Diverged(_)
-            | Output::SnapshotAppend(_)
-            | Output::SnapshotTruncate(_)
-            | Output::SnapshotFinish
-            | Output::SnapshotAbandon => {}
+            | Output::Diverged(_) => {}
         }
     }
 
@@ -774,18 +1005,25 @@ impl Cast {
             (state, _) => {
                 self.by_state |= after.alive;
                 let state = state.unwrap_or(0);
-                let writes: Vec<&Write> = after.pending.iter().map(|(.., write)| write).collect();
-                let groups: Vec<u32> = (after.pending.iter())
-                    .map(|(step, ..)| step - after.pending[0].0)
+                let writes: Vec<_> = (after.pending.iter())
+                    .map(|it| (it.epoch, &it.write))
                     .collect();
-                let first = after.pending.first().map(|(_, id, _)| *id);
+                let groups: Vec<u32> = (after.pending.iter())
+                    .map(|it| it.step - after.pending[0].step)
+                    .collect();
+                let first = after.pending.first().map(|it| it.id);
                 let rest = format!(
                     "{writes:?} {first:?} {:?} {:?}",
                     after.monotone, after.speculated
                 );
                 let (rest, rest2) = (
                     hash_of(&(rest, groups, &after.timers, after.firings)),
-                    hash_of(&(&*after.disk, &*after.executed)),
+                    hash_of(&(
+                        &*after.disk,
+                        &*after.executed,
+                        &after.unfinished,
+                        &after.saving,
+                    )),
                 );
                 for part in [state, rest, rest2] {
                     wide.word(part as u64);
@@ -826,20 +1064,12 @@ fn home(frontend: FrontendId) -> Option<(u16, u32)> {
     Some(((number & 0xff) as u16, (number >> 8) as u32))
 }
 
-fn keep(disk: &mut DiskImage, write: Write) {
-    match write {
-        Write::Promise(promise) => disk.promise = Some(promise),
-        Write::Record { slot, record } => disk.records.push((slot, record)),
-    }
-}
-
-fn settle(live: &mut Live, outputs: &mut Vec<Output>) {
-    for _ in 0..SPINS_MAX {
-        if live.node.on_idle(&live.view, outputs) != Wake::Spin {
-            break;
-        }
-    }
-    live.node.assert_invariants();
+/// Whether a timer of a node makes replicas tell each other of epochs, or fetch a state again.
+fn is_for_epochs(key: TimerKey) -> bool {
+    matches!(
+        key.timer,
+        quintet_replica::TIMER_EPOCH | quintet_replica::TIMER_FETCH
+    )
 }
 
 fn take(record: &Record) -> Vec<Recorded> {
@@ -878,6 +1108,7 @@ fn items(recorded: &[Recorded]) -> Vec<Item> {
                 time,
                 digest,
             } => items.push(Item {
+                position: *position,
                 hash: mix(mix(*position, time.0), *digest as u64),
                 commands: Vec::new(),
             }),

@@ -62,6 +62,14 @@ pub(super) fn show(
                 scene.note(now, Some(id.into()), Tone::Plain, "is durable");
                 format!("r{id} what it wrote is durable")
             }
+            Action::Save(id) => {
+                scene.note(now, Some(id.into()), Tone::Plain, "has saved a snapshot");
+                format!("r{id} a snapshot is durable")
+            }
+            Action::Seal => {
+                scene.note(now, Some(0), Tone::Plain, "offers the end of the epoch");
+                String::from("r0 offers the end of the epoch")
+            }
             Action::Fire(id, key) => {
                 let name = timer(cast, key);
                 scene.note(now, Some(id.into()), Tone::Fault, format!("timer {name}"));

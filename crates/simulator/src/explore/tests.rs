@@ -72,9 +72,9 @@ fn multipaxos(plant: Option<&str>) -> Campaign {
     }
 }
 
-fn search(plant: Option<&str>, bounds: Bounds) -> Exploration {
+fn search(bug: Option<&str>, bounds: Bounds) -> Exploration {
     let entry = *find("multipaxos").unwrap();
-    let found = explore_entry(&multipaxos(plant), entry, bounds, &mut |_| ());
+    let found = explore_entry(&multipaxos(bug), entry, bounds, &mut |_| ());
     println!("{found:?}");
     found
 }
@@ -92,6 +92,51 @@ fn multipaxos_holds_in_every_world_of_a_small_scope() {
     assert_eq!(found.violation, None, "{}", found.lines.join("\n"));
     assert!(found.complete && found.states > 1000, "{}", found.states);
     assert!(found.answered[1] > 0 && found.branches.contains_key("election won"));
+}
+
+/// Two replicas, so that the scope is whole in seconds: one command and one crash, while the epoch
+/// ends.
+fn one_end(timers: usize) -> Bounds {
+    Bounds {
+        replicas: 2,
+        commands: 1,
+        timers,
+        seals: 1,
+        at_once: true,
+        ..Bounds::default()
+    }
+}
+
+#[test]
+fn epoch_ends_in_every_world_of_a_small_scope_without_harm() {
+    for entry in quintet_protocols::PROTOCOLS {
+        let name = entry.info.name;
+        let campaign = Campaign {
+            protocol: name.to_string(),
+            ..Campaign::default()
+        };
+        let found = explore_entry(&campaign, *entry, one_end(0), &mut |_| ());
+        println!("{found:?}");
+        assert_eq!(found.violation, None, "{name}: {}", found.lines.join("\n"));
+        assert!(found.complete && found.told_apart_by == "state", "{name}");
+        // Nezha orders nothing while clocks stand still.
+        let begun = found.branches.contains_key("epoch begun");
+        assert!(begun || name == "nezha", "{name}: {:?}", found.branches);
+    }
+}
+
+#[cfg(feature = "plant")]
+#[test]
+fn epoch_that_begins_before_it_is_durable_is_found_by_a_search() {
+    // With one crash the other replica still has the state, and by a timer they find that none has.
+    let bounds = Bounds {
+        crashes: 2,
+        ..one_end(1)
+    };
+    let violation = search(Some("begins_before_it_is_durable"), bounds).violation;
+    let violation = violation.unwrap();
+    assert!(violation.starts_with("halt"), "{violation}");
+    assert_eq!(search(None, bounds).violation, None);
 }
 
 #[test]

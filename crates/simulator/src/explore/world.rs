@@ -28,6 +28,10 @@ pub(super) enum Action {
     Persist(u16),
     Fire(u16, TimerKey),
     Submit(u8),
+    /// The end of the epoch is offered at replica 0.
+    Seal,
+    /// A snapshot becomes durable.
+    Save(u16),
     Crash(u16, u8),
     Restart(u16),
 }
@@ -68,6 +72,7 @@ pub(super) struct Parts {
     pub seats: Vec<u32>,
     fired: u32,
     crashed: u32,
+    sealed: u32,
     /// The number of the order that was executed so far, anywhere.
     decided: u32,
     pub events: Vec<u32>,
@@ -118,6 +123,7 @@ impl World {
             seats: (0..replicas).map(|id| cast.unborn(id)).collect(),
             fired: 0,
             crashed: 0,
+            sealed: 0,
             decided: cast.tables.order(Vec::new()),
             events: Vec::new(),
             flights: Vec::new(),
@@ -130,7 +136,12 @@ impl World {
         }
         let mut world = parts.pack(cast);
         for _ in 0..SETTLING_MAX {
-            let calm = |action: &Action| matches!(action, Action::Deliver(_) | Action::Persist(_));
+            let calm = |action: &Action| {
+                matches!(
+                    action,
+                    Action::Deliver(_) | Action::Persist(_) | Action::Save(_)
+                )
+            };
             let next = world.actions(cast).into_iter().find(calm);
             let (false, Some(next)) = (cast.bounds.from_boot, next) else {
                 break;
@@ -157,7 +168,8 @@ impl World {
         let events = rest[2] as usize;
         Parts {
             seats: seats.to_vec(),
-            fired: rest[0] >> 8,
+            fired: rest[0] >> 16,
+            sealed: rest[0] >> 8 & 0xff,
             crashed: rest[0] & 0xff,
             decided: rest[1],
             events: rest[3..3 + events].to_vec(),
@@ -205,6 +217,12 @@ impl World {
             if groups > 0 {
                 actions.push(Action::Persist(id));
             }
+            if seat.saves() {
+                actions.push(Action::Save(id));
+            }
+            if id == 0 && (parts.sealed as usize) < bounds.seals {
+                actions.push(Action::Seal);
+            }
             if (parts.fired as usize) < bounds.timers {
                 actions.extend(seat.timers.iter().map(|key| Action::Fire(id, *key)));
             }
@@ -245,6 +263,11 @@ impl World {
                 let at = cast.commands[usize::from(command)].at;
                 parts.happen(at, Move::Submit(command), cast)?;
             }
+            Action::Seal => {
+                parts.sealed += 1;
+                parts.happen(0, Move::Seal, cast)?;
+            }
+            Action::Save(id) => parts.happen(id, Move::Saved, cast)?,
             Action::Crash(id, kept) => {
                 parts.crashed += 1;
                 parts.happen(id, Move::Crash { kept }, cast)?;
@@ -289,7 +312,6 @@ impl Parts {
         if let Some(violation) = &step.violation {
             return Err(violation.clone());
         }
-        let first = cast.seats[seat as usize].executed.len();
         self.seats[usize::from(id)] = step.next;
         for sent in &step.sends {
             let to = &cast.seats[self.seats[usize::from(sent.to)] as usize];
@@ -303,13 +325,7 @@ impl Parts {
             }
         }
         if !step.executed.is_empty() {
-            // A replica that boots executes its journal from the beginning.
-            let first = if matches!(happens, Move::Boot { .. }) {
-                0
-            } else {
-                first
-            };
-            self.executed(id, first, &step.executed, cast)?;
+            self.executed(id, &step.executed, cast)?;
         }
         for (command, end) in &step.ends {
             self.ended(*command, *end, cast)?;
@@ -317,25 +333,17 @@ impl Parts {
         Ok(())
     }
 
-    fn executed(
-        &mut self,
-        id: u16,
-        first: usize,
-        items: &[Item],
-        cast: &mut Cast,
-    ) -> Result<(), Violation> {
+    fn executed(&mut self, id: u16, items: &[Item], cast: &mut Cast) -> Result<(), Violation> {
         let order = cast.tables.orders[self.decided as usize].clone();
         let mut longer: Option<Vec<Item>> = None;
-        for (at, item) in items.iter().enumerate() {
-            let place = first + at;
-            if let Some(known) = order.get(place) {
+        for item in items {
+            let mut known = order.iter();
+            if let Some(known) = known.find(|known| known.position == item.position) {
                 if known != item {
                     let what = format!(
                         "replica {id} executes operations {:?} in place {}, another one executed \
                          {:?} there",
-                        item.commands,
-                        place + 1,
-                        known.commands
+                        item.commands, item.position, known.commands
                     );
                     return Err(Violation::new("agreement", what));
                 }
@@ -356,7 +364,8 @@ impl Parts {
                     return Err(Violation::new("exactly_once", what));
                 }
             }
-            longer.push(item.clone());
+            let at = longer.partition_point(|known| known.position < item.position);
+            longer.insert(at, item.clone());
         }
         if let Some(longer) = longer {
             self.decided = cast.tables.order(longer);
@@ -394,7 +403,11 @@ impl Parts {
             return Ok(());
         }
         let payload = cast.payload(command);
-        let holds = |seat: &u32| cast.seats[*seat as usize].disk.holds(&payload);
+        let mut order = cast.tables.orders[self.decided as usize].iter();
+        let number = u64::from(command);
+        let item = order.find(|item| item.commands.contains(&number));
+        let position = item.map(|item| item.position);
+        let holds = |seat: &u32| cast.seats[*seat as usize].disk.holds(&payload, position);
         let holders: Vec<bool> = self.seats.iter().map(holds).collect();
         let without: Vec<NodeState> = (holders.iter().enumerate())
             .map(|(id, holds)| NodeState {
@@ -463,7 +476,7 @@ impl Parts {
         }
         let mut words = self.seats;
         words.extend([
-            self.fired << 8 | self.crashed,
+            self.fired << 16 | self.sealed << 8 | self.crashed,
             self.decided,
             self.events.len() as u32,
         ]);

@@ -33,6 +33,10 @@ pub(super) struct Scope {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "exhaustive")]
     timers: usize,
 
+    /// Ends of the epoch, each offered at replica 0 at any moment; the same protocol follows
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "exhaustive")]
+    seals: usize,
+
     /// Begin at the first boot, not when the first leader is in place
     #[arg(long, requires = "exhaustive")]
     from_boot: bool,
@@ -73,6 +77,7 @@ pub(super) fn run(
         reads: scope.reads,
         crashes: scope.crashes,
         timers: scope.timers,
+        seals: scope.seals,
         from_boot: scope.from_boot,
         at_once: scope.at_once,
         leap_ms: scope.leap,
