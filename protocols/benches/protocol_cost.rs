@@ -181,10 +181,11 @@ impl Bed {
                 }
                 Output::Journal { id: write, .. } => {
                     // Promises are rare; their durability is granted with the next turn.
-                    self.inboxes[id].push_front((
-                        ReplicaId(u16::MAX),
-                        Bytes::copy_from_slice(&write.0.to_le_bytes()),
-                    ));
+                    let inbox = &mut self.inboxes[id];
+                    let granted = |(from, _): &&(ReplicaId, Bytes)| *from == ReplicaId(u16::MAX);
+                    let behind = inbox.iter().take_while(granted).count();
+                    let write = Bytes::copy_from_slice(&write.0.to_le_bytes());
+                    inbox.insert(behind, (ReplicaId(u16::MAX), write));
                 }
                 Output::SetTimer {
                     key,
