@@ -210,7 +210,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/protocols/adding.md", 6),
     ("docs/protocols/mapping.md", 9),
     ("docs/design/boundary.md", 9),
-    ("docs/design/epochs.md", 5),
+    ("docs/design/epochs.md", 6),
     ("docs/design/durability.md", 6),
     ("docs/design/sessions-and-reads.md", 5),
     ("docs/design/state-transfer.md", 4),

@@ -149,12 +149,19 @@ impl Local {
         let identity = ClusterId(identity(&path)?);
         let mut listeners = Vec::new();
         let mut members = Vec::new();
-        for peer in self.peers_in(&path) {
-            let (listener, address) = listen(peer)?;
+        for place in self.places_in(&path) {
+            let listening = match place {
+                Listens::Nowhere => None,
+                Listens::Anywhere => Some(listen(None)?),
+                Listens::At(address) => Some(listen(Some(address))?),
+            };
+            let address = listening.as_ref().map(|(_, address)| address.to_string());
+            // The address of a removed member is not used.
+            let vacant = || format!("vacant:{}", members.len() + 1);
             members.push(Member {
-                peer: address.to_string(),
+                peer: address.unwrap_or_else(vacant),
             });
-            listeners.push(listener);
+            listeners.push(listening.map(|(listener, _)| listener));
         }
         let place = Place {
             settings: self,
@@ -163,6 +170,10 @@ impl Local {
         };
         let mut replicas = Vec::new();
         for (listener, id) in listeners.into_iter().zip(0..) {
+            let Some(listener) = listener else {
+                replicas.push(None);
+                continue;
+            };
             let mut config = place.config(id, members.clone());
             if has_joined(&config.data) {
                 config.peer_announce = Some(config.members[usize::from(id)].peer.clone());
@@ -179,9 +190,9 @@ impl Local {
     }
 
     /// Where the replicas listen: as the members have agreed, once they have changed.
-    fn peers_in(&self, path: &Path) -> Vec<Option<String>> {
+    fn places_in(&self, path: &Path) -> Vec<Listens> {
         let stored = (0..ReplicaSet::MEMBERS_MAX).map(|id| path.join(format!("replica-{id}")));
-        let stored = stored.take_while(|data| data.exists());
+        let stored = stored.filter(|data| data.exists());
         let newest = stored
             .filter_map(|data| stored_epoch(&data))
             .max_by_key(|epoch| epoch.number);
@@ -189,11 +200,23 @@ impl Local {
             Some(epoch) => epoch
                 .members
                 .into_iter()
-                .map(|row| Some(row.peer))
+                .map(|row| match row.is_taken() {
+                    true => Listens::At(row.peer),
+                    false => Listens::Nowhere,
+                })
                 .collect(),
-            None => vec![None; self.replicas],
+            None => (0..self.replicas).map(|_| Listens::Anywhere).collect(),
         }
     }
+}
+
+/// Where a replica listens.
+enum Listens {
+    At(String),
+    /// At any port on loopback.
+    Anywhere,
+    /// It was removed.
+    Nowhere,
 }
 
 /// Opens a port on loopback: this one, or any.
@@ -337,18 +360,20 @@ impl Cluster {
             options: options
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
-            remove: None,
+            remove: Vec::new(),
         };
         self.change(&request, None)
     }
 
-    /// Adds a replica, with a machine as the others were started with, and gives its number. It
-    /// votes when it has fetched the state.
+    /// Adds a replica, with a machine as the others were started with, and gives its number: the
+    /// first that no member has. It votes when it has fetched the state.
     ///
     /// # Errors
     /// As [`Self::switch`].
     pub fn join<Kind>(&mut self, machine: impl Replicated<Kind>) -> Result<usize, Error> {
-        let id = self.replicas.len();
+        let members = self.report()?.members;
+        let is_free = |id: &usize| members.iter().all(|it| usize::from(it.id) != *id);
+        let id = (0..).find(is_free).unwrap_or_default();
         self.become_member(id, None, machine.machine())?;
         Ok(id)
     }
@@ -371,17 +396,21 @@ impl Cluster {
         }
     }
 
-    /// Removes and stops the replica with the highest number.
+    /// Removes and stops a replica. The others keep their numbers.
     ///
     /// # Errors
     /// As [`Self::switch`].
     pub fn remove(&mut self, replica: usize) -> Result<ChangeReport, Error> {
         let request = ChangeRequest {
-            remove: Some(u16::try_from(replica).unwrap_or(u16::MAX)),
+            remove: vec![u16::try_from(replica).unwrap_or(u16::MAX)],
             ..ChangeRequest::default()
         };
         let report = self.change(&request, Some(replica))?;
-        self.replicas.truncate(report.members.len());
+        if let Some(place) = self.replicas.get_mut(replica) {
+            *place = None;
+        }
+        let rows = report.members.iter().map(|it| usize::from(it.id) + 1);
+        self.replicas.truncate(rows.max().unwrap_or_default());
         let data = self.place.path.join(format!("replica-{replica}"));
         // It is of no use any more; one that stays is moved away when its number is given again.
         let _ = fs::remove_dir_all(data);
@@ -416,10 +445,11 @@ impl Cluster {
         join(&mut config, &*machine, Some(&wanted))
             .map_err(|error| Error::Change(error.to_string()))?;
         let running = start(config, machine, listener)?;
-        match self.replicas.get_mut(usize::from(id)) {
-            Some(place) => *place = Some(running),
-            None => self.replicas.push(Some(running)),
+        let place = usize::from(id);
+        if self.replicas.len() <= place {
+            self.replicas.resize_with(place + 1, || None);
         }
+        self.replicas[place] = Some(running);
         Ok(())
     }
 

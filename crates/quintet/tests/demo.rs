@@ -616,7 +616,7 @@ fn demo_replaces_a_dead_replica_and_grows_by_its_printed_lines() {
     let of_demo = dir.display().to_string();
     let join = ["demo", "--dir", &of_demo, "--join"];
     let replace = |id: &'static str| [&join[..], &["--replace", id]].concat();
-    fails(&replace("3"), 2, &["no replica 3: they are 0 to 2"]);
+    fails(&replace("3"), 2, &["no replica 3: they are 0, 1, 2"]);
     fails(&replace("1"), 7, &["replica 1 still runs", "stop it first"]);
     let client = |id: u16| Client::connect(&format!("127.0.0.1:{}", base + id));
     assert_eq!(client(0).unwrap().ask(&["SET", "a", "1"]).unwrap(), "OK");

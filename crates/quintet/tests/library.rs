@@ -264,7 +264,7 @@ fn members_and_protocol_change_while_commands_continue() {
         "only one that has stopped",
     );
     refused(cluster.replace(9, Log::default()), "no replica 9");
-    refused(cluster.remove(1).map(drop), "highest number");
+    refused(cluster.remove(9).map(drop), "no replica 9");
     drop(cluster);
 
     // Started again it has the members that it had, and one goes.
@@ -274,4 +274,19 @@ fn members_and_protocol_change_while_commands_continue() {
     assert_eq!(cluster.apply(b"e").unwrap(), b"abcde");
     assert_eq!(cluster.status().count(), 3);
     assert_eq!(cluster.join(Log::default()).unwrap(), 3);
+
+    // The first one goes, too; the others keep their numbers, and the next one gets its.
+    let ids = |cluster: &Cluster| -> Vec<u16> {
+        let members = cluster.report().unwrap().members;
+        members.iter().map(|it| it.id).collect()
+    };
+    cluster.remove(0).unwrap();
+    assert_eq!(ids(&cluster), [1, 2, 3]);
+    assert_eq!(cluster.apply(b"f").unwrap(), b"abcdef");
+    drop(cluster);
+    let mut cluster = at(3).start(Log::default()).unwrap();
+    assert_eq!(cluster.query(b"").unwrap(), b"abcdef");
+    assert_eq!(ids(&cluster), [1, 2, 3]);
+    assert_eq!(cluster.join(Log::default()).unwrap(), 0);
+    assert_eq!(cluster.apply(b"g").unwrap(), b"abcdefg");
 }

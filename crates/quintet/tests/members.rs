@@ -109,8 +109,8 @@ fn change_by_redis(demo: &Demo) {
     assert_eq!(again, switched);
     let refused = client.ask(&["QUINTET", "SWITCH", "nope"]).unwrap();
     assert!(refused.contains("no protocol 'nope'"), "{refused}");
-    let first = client.ask(&["QUINTET", "MEMBER", "REMOVE", "0"]).unwrap();
-    assert!(first.contains("quintet join --replace 0"), "{first}");
+    let none = client.ask(&["QUINTET", "MEMBER", "REMOVE", "9"]).unwrap();
+    assert!(none.contains("no replica 9"), "{none}");
     let left = client
         .ask_all(&["QUINTET", "MEMBER", "REMOVE", "3"])
         .unwrap();
@@ -125,4 +125,99 @@ fn change_by_redis(demo: &Demo) {
     let refused = proxy.ask(&["QUINTET", "SWITCH", "racs"]).unwrap();
     let asks = format!("ask a replica: {}", demo.replicas[0].redis);
     assert!(refused.contains(&asks), "{refused}");
+}
+
+/// The numbers of the members, as a demo's directory leads to them.
+fn listed(dir: &Path) -> Vec<u64> {
+    let listed = run(&[
+        "member",
+        "list",
+        "--dir",
+        &dir.display().to_string(),
+        "-o",
+        "json",
+    ]);
+    let listed: serde_json::Value = serde_json::from_str(&stdout(&listed)).unwrap();
+    let ids = listed.as_array().unwrap().iter();
+    ids.map(|it| it["id"].as_u64().unwrap()).collect()
+}
+
+fn remove(dir: &Path, id: u64) {
+    let (dir, id) = (dir.display().to_string(), id.to_string());
+    // Some may still be on their way into the epoch before.
+    eventually("the member is removed", || {
+        let removed = run(&["member", "remove", &id, "--dir", &dir]);
+        let text = String::from_utf8_lossy(&removed.stderr).into_owned();
+        let waits = text.contains("there would be no quorum");
+        assert!(removed.status.success() || waits, "{id}: {text}");
+        removed.status.success().then_some(())
+    });
+}
+
+#[test]
+fn any_member_is_removed_and_the_others_keep_their_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo");
+    let demo = Demo::start(&dir, base_port(5), &["--replicas", "5"]);
+    let load = Load::default();
+    // Clients of those that stay.
+    let stays = |id: u64| id == 2 || id == 4;
+    let of_those = demo.replicas.iter().filter(|it| stays(it.id));
+    let addresses: Vec<String> = of_those.map(|it| it.redis.clone()).collect();
+    let is_gone = |id: u64| {
+        let words = format!("replica {id} ");
+        eventually("the removed replica stops by itself", || {
+            let said = demo.said();
+            let mut lines = said.lines().filter(|line| line.contains(&words));
+            lines
+                .any(|line| line.contains("exited with code 7"))
+                .then_some(())
+        });
+    };
+    load.during(2, &addresses, || {
+        // The first one, which leads.
+        assert_eq!(demo.leader().id, 0);
+        remove(&dir, 0);
+        assert_eq!(listed(&dir), [1, 2, 3, 4]);
+        is_gone(0);
+        // One that is dead.
+        signal(demo.replicas[3].pid, Signal::KILL);
+        remove(&dir, 3);
+        assert_eq!(listed(&dir), [1, 2, 4]);
+        remove(&dir, 1);
+        assert_eq!(listed(&dir), [2, 4]);
+        is_gone(1);
+    });
+    load.check(&addresses);
+
+    // Those that were removed are refused, the dead one as well.
+    for id in [0, 1, 3] {
+        let line = &demo.replicas[id].serve;
+        let mut command = std::process::Command::new(&line[0]);
+        command.args(&line[1..]).stdin(Stdio::null());
+        let ended = command.output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(7), "{id}: {text}");
+        let why = format!("replica {id} is no member any more");
+        assert!(text.contains(&why), "{text}");
+    }
+
+    // Those that stay are found again, and one more gets the first number that is free.
+    demo.interrupt();
+    let demo = Demo::start_at_its_ports(&dir, &["--replicas", "2"]);
+    let ids: Vec<u64> = demo.replicas.iter().map(|it| it.id).collect();
+    assert_eq!(ids, [2, 4]);
+    load.check(&addresses);
+    let mut command = quintet();
+    command.args(["demo", "--join", "--dir"]).arg(&dir);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let _joined = Guard(command.stderr(Stdio::null()).spawn().unwrap());
+    eventually("it votes", || {
+        let status = demo.replicas[0].status()?;
+        let votes = |row: &serde_json::Value| row["role"] == "voter" && row["has_state"] == true;
+        let rows = status["rows"].as_array()?;
+        (rows.len() == 3 && rows.iter().all(votes)).then_some(())
+    });
+    assert_eq!(listed(&dir), [0, 2, 4]);
+    load.check(&addresses);
 }

@@ -14,7 +14,10 @@
 use crate::{
     Bytes, Client, ClientFrame, Descriptor, Durability, Effect, Entry, Epoch, EventError,
     FrontendId, FrontendSetup, GroupId, Incarnation, Link, OptionError, Recipients, ReplicaId,
-    ReplicaSet, Submission, Time, TimerKey, World, carried::Carried, client_frame,
+    ReplicaSet, Submission, Time, TimerKey, Voters, World,
+    carried::Carried,
+    client_frame,
+    node::{in_ranked_world, name_members},
     read_client_frame,
 };
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
@@ -35,6 +38,7 @@ pub struct ClientNode {
     links: BTreeMap<ReplicaId, Incarnation>,
     /// The epoch's description, if this frontend did not begin with it.
     descriptor: Option<Descriptor>,
+    voters: Voters,
     /// See [`TimerKey::generation`].
     generation: u16,
     carried: Carried,
@@ -58,6 +62,7 @@ impl ClientNode {
         seed: u64,
     ) -> Result<Self, OptionError> {
         let (id, epoch) = (setup.id, setup.epoch.clone());
+        let members = epoch.members;
         Ok(Self {
             id,
             group: GroupId(0),
@@ -68,6 +73,7 @@ impl ClientNode {
             client: (entry.client)(setup, seed)?,
             links: BTreeMap::new(),
             descriptor: None,
+            voters: Voters::dense(members),
             generation: 0,
             carried: Carried::default(),
             lost: BTreeMap::new(),
@@ -114,8 +120,15 @@ impl ClientNode {
     /// A batch to carry out; ends in [`Effect::Done`]. Frames of all effects are whole.
     pub fn submit(&mut self, submission: Submission, world: &dyn World, effects: &mut Vec<Effect>) {
         let begun = effects.len();
-        self.client.submit(submission, world, effects);
+        in_ranked_world(self.ranked(), world, |world| {
+            self.client.submit(submission, world, effects);
+        });
         self.outward(begun, effects);
+    }
+
+    /// The voters, where its protocol knows them by others than their numbers.
+    fn ranked(&self) -> Option<Voters> {
+        Some(self.voters).filter(|voters| !voters.is_dense())
     }
 
     /// A frame from a replica.
@@ -144,10 +157,23 @@ impl ClientNode {
                 self.lost.extend(lost.then(|| (from, world.now())));
                 return Ok(());
             }
-            ClientFrame::Message(message) => self.client.on_message(from, message, world, effects),
-            ClientFrame::Reply(batch, header, results) => {
-                let reply = (header, results);
-                self.client.on_reply(from, batch, reply, world, effects)
+            ClientFrame::Message(_) | ClientFrame::Reply(..)
+                if self.voters.rank(from).is_none() =>
+            {
+                return Ok(());
+            }
+            frame => {
+                let from = self.voters.rank(from).unwrap_or(from);
+                in_ranked_world(self.ranked(), world, |world| match frame {
+                    ClientFrame::Message(message) => {
+                        self.client.on_message(from, message, world, effects)
+                    }
+                    ClientFrame::Reply(batch, header, results) => {
+                        let reply = (header, results);
+                        self.client.on_reply(from, batch, reply, world, effects)
+                    }
+                    ClientFrame::Epoch(_) | ClientFrame::Quorum { .. } => Ok(()),
+                })
             }
         };
         self.outward(begun, effects);
@@ -158,7 +184,9 @@ impl ClientNode {
     pub fn on_timer(&mut self, key: TimerKey, world: &dyn World, effects: &mut Vec<Effect>) {
         if key.generation == self.generation {
             let begun = effects.len();
-            self.client.on_timer(key.timer, world, effects);
+            in_ranked_world(self.ranked(), world, |world| {
+                self.client.on_timer(key.timer, world, effects);
+            });
             self.outward(begun, effects);
         }
     }
@@ -195,8 +223,10 @@ impl ClientNode {
         world: &dyn World,
         effects: &mut Vec<Effect>,
     ) {
-        if to.index() < self.epoch.members {
-            self.client.on_link(to, link, world, effects);
+        if let Some(to) = self.voters.rank(to) {
+            in_ranked_world(self.ranked(), world, |world| {
+                self.client.on_link(to, link, world, effects);
+            });
         }
     }
 
@@ -220,6 +250,7 @@ impl ClientNode {
         let mut earlier = core::mem::replace(&mut self.client, client);
         self.epoch = epoch;
         self.protocol = entry.info.name;
+        self.voters = next.voters();
         self.descriptor = Some(next);
         self.generation = self.generation.wrapping_add(1);
         // A member that said so may have been replaced.
@@ -232,7 +263,9 @@ impl ClientNode {
         }
         for submission in earlier.take_open() {
             self.carried.carry(&submission);
-            self.client.submit(submission, world, effects);
+            in_ranked_world(self.ranked(), world, |world| {
+                self.client.submit(submission, world, effects);
+            });
         }
         self.outward(begun, effects);
     }
@@ -256,6 +289,9 @@ impl ClientNode {
     /// Effects behind the first `begun` as the world knows them.
     fn outward(&mut self, begun: usize, effects: &mut [Effect]) {
         for effect in &mut effects[begun..] {
+            if let Some(voters) = self.ranked() {
+                name_members(voters, effect);
+            }
             match effect {
                 Effect::Send {
                     to: Recipients::Replicas(_),

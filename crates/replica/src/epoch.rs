@@ -1,11 +1,14 @@
 //! An epoch: one protocol, one set of members. A cluster's history is a chain of epochs.
 
 mod descriptor;
+mod voters;
 
 pub use descriptor::{
     Descriptor, DescriptorDifference, DescriptorError, FEATURE_LEVEL, Fingerprint, MemberRole,
-    MemberRow, SEALS_LEVEL, SuccessorPrefix, Terms, check_peer, list_differences, public_part,
+    MemberRow, SEALS_LEVEL, SuccessorPrefix, Terms, VACANT_LEVEL, check_peer, list_differences,
+    public_part,
 };
+pub use voters::Voters;
 
 use crate::{ClusterId, EpochNumber, GroupId, Incarnation, ReplicaId, ReplicaSet};
 use alloc::{string::String, vec::Vec};
@@ -17,7 +20,7 @@ pub struct Epoch {
     pub cluster: ClusterId,
     /// Its number, from 1.
     pub number: EpochNumber,
-    /// How many members it has; their ids are `0..members`.
+    /// How many members vote; to its protocol they are `0..members`, see [`Voters`].
     pub members: usize,
     /// The protocol's options as `(name, value)`.
     pub options: Vec<(String, String)>,
@@ -89,7 +92,7 @@ impl core::str::FromStr for Durability {
 /// What a replica is told when it is made.
 #[derive(Clone, Debug)]
 pub struct Setup<O> {
-    /// Its place among the members.
+    /// Its rank among the voters.
     pub id: ReplicaId,
     /// Which of its lives this is.
     pub incarnation: Incarnation,

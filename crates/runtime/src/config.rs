@@ -350,9 +350,17 @@ impl Config {
     pub(crate) fn adopt(&mut self, id: ReplicaId, descriptor: &Descriptor) {
         self.cluster = descriptor.cluster;
         self.id = id;
-        let members = descriptor.members.iter().map(|row| Member {
-            peer: row.peer.clone(),
-        });
+        // The address of a vacant row is not used: the epoch says that it is one.
+        let members = descriptor
+            .members
+            .iter()
+            .zip(1..)
+            .map(|(row, port)| Member {
+                peer: match row.is_taken() {
+                    true => row.peer.clone(),
+                    false => format!("vacant:{port}"),
+                },
+            });
         self.members = members.collect();
         self.protocol.clone_from(&descriptor.protocol);
         self.options.clone_from(&descriptor.options);

@@ -54,8 +54,9 @@ pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,
 };
 pub use server::{
-    BranchReport, CHANGE_MAX, ChangeReport, ChangeRequest, ClockReport, DifferReport, DigestReport,
-    MemberReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport, TransferReport,
+    ASK_ANOTHER, BranchReport, CHANGE_MAX, ChangeReport, ChangeRequest, ClockReport, DifferReport,
+    DigestReport, MemberReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport,
+    TransferReport,
 };
 pub use status::{Published, Snapshot};
 pub use terms::begin_with_state;

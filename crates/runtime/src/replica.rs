@@ -283,7 +283,7 @@ impl Replica {
         config.protocol.clone_from(&descriptor.protocol);
         let names = terms::addresses(&configured, &descriptor, &data);
         config.members = names.into_iter().map(|peer| Member { peer }).collect();
-        if config.id.index() >= config.members.len() {
+        if !descriptor.all().contains(config.id) {
             let reason = no_member(config.id, descriptor.number);
             return Err(StartError::refused(&config.data)(reason));
         }
@@ -383,7 +383,7 @@ struct Storage {
 fn others_suffice(id: ReplicaId, descriptor: &Descriptor) -> bool {
     let voters = descriptor.voters();
     // Nothing was ever acknowledged for the sake of a learner.
-    id.index() >= voters || voters - 1 > voters / 2
+    !voters.contains(id) || voters.is_majority(voters.set().without(id))
 }
 
 /// Finds snapshot and journal. What was durable and cannot be read is never cut off: a replica
@@ -507,7 +507,7 @@ fn assemble(
         changing: None,
         directory: data.directory,
         mailer: mailer.clone(),
-        ask_at: match config.id.index() < descriptor.voters() {
+        ask_at: match descriptor.voters().contains(config.id) {
             true => Time(0) + ASK_EVERY,
             false => Time(0),
         },
@@ -584,7 +584,7 @@ fn assemble(
         snapshot_bytes_min: config.snapshot_bytes_min,
         limits: terms::agreed_limits(config, &descriptor),
     };
-    let node = Node::new(setup, entry, machine)
+    let node = Node::among(descriptor.voters(), setup, entry, machine)
         .map_err(|error| StartError::Config(error.to_string()))?
         .with_descriptor(descriptor.encode())
         .with_base(base);
@@ -687,7 +687,9 @@ fn assemble(
 pub(crate) fn gateway_config(config: &Config, address: SocketAddr) -> GatewayConfig {
     GatewayConfig {
         replica: config.id,
-        members: config.members.len(),
+        members: (config.members.iter())
+            .filter(|member| !member.peer.is_empty())
+            .count(),
         protocol: config.protocol.clone(),
         durability: config.durability,
         threads: config.threads.name(),

@@ -80,8 +80,10 @@ pub(crate) struct Rows(Vec<Row>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
+    /// 0 in a vacant row.
     node: u64,
-    /// The number of its data directory, unless it has been a member from the beginning.
+    /// The number of its data directory, unless it has been a member from the beginning; 0, which
+    /// no directory has, in a vacant row.
     directory: Option<u64>,
 }
 

@@ -198,7 +198,7 @@ fn replace(cluster: &mut Cluster, id: usize, name: &str) {
 
 fn remove(cluster: &Cluster, asked: usize, id: u16) -> Result<ChangeReport, String> {
     let request = ChangeRequest {
-        remove: Some(id),
+        remove: vec![id],
         ..ChangeRequest::default()
     };
     let report = switch(cluster, asked, request)?;

@@ -144,7 +144,7 @@ impl World {
     fn draw_protocol(&mut self) -> Entry {
         let datagrams = self.setup.transport == crate::network::Transport::Datagram;
         let fits = |entry: &&Entry| {
-            entry.info.replicas_min <= self.voters && !(datagrams && entry.needs_streams)
+            entry.info.replicas_min <= self.voters.len() && !(datagrams && entry.needs_streams)
         };
         let fitting: Vec<&Entry> = PROTOCOLS.iter().filter(fits).collect();
         *fitting[self.ending_random.index(fitting.len())]

@@ -23,7 +23,7 @@ use crate::{
     workload::CONVERGE_MAX,
     world::{Phase, World},
 };
-use quintet_replica::{Level, Link, Node, NodeState, Slot};
+use quintet_replica::{Level, Link, Node, NodeState, ReplicaId, ReplicaSet, Slot};
 use std::{
     cell::Cell,
     collections::{BTreeMap, VecDeque},
@@ -195,12 +195,13 @@ impl World {
     }
 
     fn draw_core(&mut self) -> Vec<usize> {
-        let all: Vec<usize> = (0..self.voters).collect();
+        let all: Vec<usize> = self.voters.set().iter().map(ReplicaId::index).collect();
         if self.setup.faults == crate::faults::FaultSet::NONE {
             return all;
         }
         // Those that have lost their data stay down.
-        let all: Vec<usize> = (0..self.voters)
+        let kept = all.into_iter();
+        let all: Vec<usize> = kept
             .filter(|node| !self.processes[*node].is_lost())
             .collect();
         // One that is to be behind is one of several that the others can do without.
@@ -233,7 +234,8 @@ impl World {
 
     /// A learner that may be among the others: nobody needs it, but it must come as far as they.
     fn draw_learner(&mut self) -> Option<usize> {
-        let mut learners = self.voters..self.members;
+        let learners = ReplicaSet(self.all.0 & !self.voters.set().0);
+        let mut learners = learners.iter().map(ReplicaId::index);
         let learner = learners.find(|node| !self.processes[*node].is_lost())?;
         self.ending_random.chance(700).then_some(learner)
     }
@@ -260,7 +262,7 @@ impl World {
         self.healing.first_operation = self.history.operations().len() as u32;
         for node in 0..self.replicas_max() {
             let runs = self.processes[node].node.is_some();
-            if node >= self.members {
+            if !self.all.contains(ReplicaId(node as u16)) {
                 // It may become a member still.
                 self.crash(node);
                 continue;
@@ -423,7 +425,7 @@ impl World {
             Stage::Settle if self.core_is_level() => {
                 self.healing.stage = Stage::Read;
                 let mut voters = self.healing.core.clone();
-                voters.retain(|node| *node < self.voters);
+                voters.retain(|node| self.voters.contains(ReplicaId(*node as u16)));
                 self.read_at(&voters);
             }
             Stage::Read => {

@@ -114,7 +114,7 @@ impl World {
     /// A minority crashes and comes back at once, when the others have gone on without it; gives
     /// when.
     fn begin_wave(&mut self) -> Option<u64> {
-        let most = (self.voters - 1) / 2;
+        let most = (self.voters.len() - 1) / 2;
         let mut wave: Vec<usize> = (0..self.replicas_max())
             .filter(|id| self.processes[*id].node.is_some() && !self.processes[*id].is_dying())
             .collect();

@@ -309,8 +309,9 @@ impl World {
                 ..epoch(self)
             },
         };
-        let members = (later.as_ref()).map_or(epoch.members, |(it, _)| it.members.len());
-        if index >= members {
+        let first = ReplicaSet::all(epoch.members);
+        let members = (later.as_ref()).map_or(first, |(it, _)| it.all());
+        if !members.contains(ReplicaId(index as u16)) {
             // It has lost its disk, and nothing says any more that it was ever a member.
             self.processes[index].gone = true;
             return self.effective(Kind::Wipe.name());
@@ -342,8 +343,7 @@ impl World {
             epoch: epoch.number,
         };
         let members = epoch.members;
-        let others_suffice = members - 1 > members / 2;
-        let with = (durability, others_suffice);
+        let with = (durability, members - 1 > members / 2);
         let opened = process.disk.open(identity, first_boot, forgot, with);
         let found = match opened {
             Ok(found) => found,
@@ -399,7 +399,7 @@ impl World {
             )
         });
         let entry = stored_epoch::protocol(&descriptor, self.setup.entry);
-        let mut node = match Node::new(setup, &entry, machine) {
+        let mut node = match Node::among(descriptor.voters(), setup, &entry, machine) {
             Ok(node) => node,
             Err(error) => return self.violate(Violation::new("options", error.to_string())),
         };

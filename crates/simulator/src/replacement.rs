@@ -14,7 +14,7 @@ use crate::{
     stored_epoch,
     world::{Phase, World},
 };
-use quintet_replica::{Descriptor, Executed, SuccessorPrefix};
+use quintet_replica::{Descriptor, Executed, ReplicaId, SuccessorPrefix};
 
 /// Of a thousand offers, those with another member.
 const SHARE: u64 = 250;
@@ -35,7 +35,8 @@ impl World {
         }
         let row = self.ending_random.index(next.members.len());
         let waits = (self.processes.iter()).any(|process| process.replaced_in.is_some());
-        if row == offers || waits || !self.may_lose(row) {
+        let taken = next.members[row].is_taken();
+        if row == offers || !taken || waits || !self.may_lose(row) {
             return;
         }
         next.members[row].node = self.new_node(row);
@@ -57,7 +58,7 @@ impl World {
             let expected = directory_in(descriptor, row);
             let known = (process.replaced_in.as_ref()).map_or(process.epoch(), |(it, _)| it.number);
             let newer = descriptor.number > known;
-            if newer && row >= descriptor.members.len() {
+            if newer && !descriptor.all().contains(ReplicaId(row as u16)) {
                 process.replaced_in = None;
             }
             if newer && expected.is_some_and(|it| it != process.directory) {
@@ -80,15 +81,16 @@ impl World {
                 continue;
             };
             let (number, voters) = (descriptor.number, descriptor.voters());
-            let is_in = |process: &&Process| stored_epoch::number(&process.disk.epoch) >= number;
-            let others = self.processes[..voters].iter().enumerate();
+            let is_in = |process: &Process| stored_epoch::number(&process.disk.epoch) >= number;
+            let others = voters.set().iter().map(ReplicaId::index);
+            let others = others.map(|at| (at, &self.processes[at]));
             // One that has lost the state again cannot give it.
             let inside =
                 others.filter(|(at, process)| *at != row && is_in(process) && states[*at].up);
             let least = match self.phase {
                 // Nobody needs one that was none.
                 _ if self.processes[row].boot == 0 => 1,
-                Phase::Safety => voters / 2 + 1,
+                Phase::Safety => voters.len() / 2 + 1,
                 // No replica is lost any more.
                 _ => 1,
             };

@@ -10,7 +10,7 @@
 
 use crate::{stored_epoch, world::World};
 use quintet_replica::{
-    Descriptor, Entry, EpochNumber, Executed, Incarnation, NodeState, ReplicaId, Slot,
+    Descriptor, Entry, EpochNumber, Executed, Incarnation, NodeState, ReplicaId, Slot, Voters,
 };
 use std::collections::BTreeMap;
 
@@ -21,8 +21,7 @@ type Route = Vec<(ReplicaId, Incarnation)>;
 #[derive(Debug)]
 struct EpochRoutes {
     entry: Entry,
-    /// How many members vote in it: the first ones.
-    voters: usize,
+    voters: Voters,
     /// Where it begins.
     base: u64,
     /// Who takes part, and from which slot on, as told last.
@@ -33,7 +32,7 @@ struct EpochRoutes {
 }
 
 impl EpochRoutes {
-    const fn new(entry: Entry, voters: usize, base: u64) -> Self {
+    const fn new(entry: Entry, voters: Voters, base: u64) -> Self {
         Self {
             entry,
             voters,
@@ -60,10 +59,29 @@ impl EpochRoutes {
 
     /// Whether the protocol promises to continue with them, whatever is decided next.
     fn promises(&self, states: &[NodeState]) -> bool {
-        let states = &states[..self.voters];
-        let viable = |route: &Route| (self.entry.viable_in)(self.voters, states, route);
+        let viable = |route: &Route| are_viable(&self.entry, self.voters, states, route);
         viable(&self.route) && self.ahead.iter().all(|(_, route)| viable(route))
     }
+}
+
+/// Whether a protocol could continue among these voters, whom it knows by their ranks.
+pub(crate) fn are_viable(
+    entry: &Entry,
+    voters: Voters,
+    states: &[NodeState],
+    route: &[(ReplicaId, Incarnation)],
+) -> bool {
+    let ranked = (0..).map(ReplicaId).zip(voters.set().iter());
+    let ranked = ranked.map(|(id, number)| NodeState {
+        id,
+        ..states[number.index()]
+    });
+    let states: Vec<NodeState> = ranked.collect();
+    let route = route.iter();
+    let route: Route = route
+        .filter_map(|(number, incarnation)| Some((voters.rank(*number)?, *incarnation)))
+        .collect();
+    (entry.viable_in)(voters.len(), &states, &route)
 }
 
 /// All epochs that have begun.
@@ -75,14 +93,14 @@ pub(crate) struct Routes {
 impl Routes {
     /// The first epoch alone.
     pub fn new(entry: Entry, voters: usize) -> Self {
-        let first = EpochRoutes::new(entry, voters, 0);
+        let first = EpochRoutes::new(entry, Voters::dense(voters), 0);
         Self {
             epochs: [(EpochNumber(1), first)].into(),
         }
     }
 
     /// Some replica is in this epoch.
-    pub fn begin(&mut self, number: EpochNumber, entry: Entry, voters: usize, base: u64) {
+    pub fn begin(&mut self, number: EpochNumber, entry: Entry, voters: Voters, base: u64) {
         let begun = || EpochRoutes::new(entry, voters, base);
         self.epochs.entry(number).or_insert_with(begun);
     }
@@ -103,7 +121,7 @@ impl Routes {
         self.needed(inside).all(|epoch| epoch.promises(states))
             && others.all(|entry| {
                 let same = entry.info.name == last.entry.info.name;
-                same || (entry.viable_in)(last.voters, &states[..last.voters], &[])
+                same || are_viable(entry, last.voters, states, &[])
             })
     }
 
@@ -111,15 +129,15 @@ impl Routes {
     fn needed(&self, inside: &[EpochNumber]) -> impl Iterator<Item = &EpochRoutes> {
         let newest = self.epochs.keys().next_back();
         let needed = move |(number, epoch): &(&EpochNumber, &EpochRoutes)| {
-            let voters = &inside[..epoch.voters];
-            let left = voters.iter().filter(|it| it > number).count();
-            Some(*number) == newest || left <= epoch.voters / 2
+            let voters = epoch.voters.set().iter();
+            let left = voters.filter(|it| inside[it.index()] > **number).count();
+            Some(*number) == newest || left <= epoch.voters.len() / 2
         };
         self.epochs.iter().filter(needed).map(|(_, epoch)| epoch)
     }
 
-    /// Whether all epochs that are needed have this number of voters.
-    fn all_have(&self, voters: usize, inside: &[EpochNumber]) -> bool {
+    /// Whether all epochs that are needed have these voters.
+    fn all_have(&self, voters: Voters, inside: &[EpochNumber]) -> bool {
         self.needed(inside).all(|epoch| epoch.voters == voters)
     }
 
@@ -137,9 +155,8 @@ impl Routes {
                 up: without.contains(&id) && is_in(at),
                 forgot: false,
             };
-            let voters = inside.iter().enumerate().take(epoch.voters);
-            let states: Vec<NodeState> = voters.map(state).collect();
-            (epoch.entry.viable_in)(epoch.voters, &states, &epoch.route)
+            let states: Vec<NodeState> = inside.iter().enumerate().map(state).collect();
+            are_viable(&epoch.entry, epoch.voters, &states, &epoch.route)
         })
     }
 }
@@ -161,8 +178,8 @@ impl World {
             && self.sizes_offered_are_viable(states)
     }
 
-    /// Whether all epochs that are needed have this number of voters.
-    pub fn all_have(&self, voters: usize) -> bool {
+    /// Whether all epochs that are needed have these voters.
+    pub fn all_have(&self, voters: Voters) -> bool {
         self.routes.all_have(voters, &self.epochs_inside())
     }
 
@@ -213,7 +230,7 @@ mod tests {
     /// A quorum of all in the first epoch, views from position 15 on.
     fn routes() -> Routes {
         let mut routes = Routes::new(entry("multipaxos"), 5);
-        routes.begin(E2, entry("derecho"), 5, 15);
+        routes.begin(E2, entry("derecho"), Voters::dense(5), 15);
         routes
     }
 
@@ -228,7 +245,7 @@ mod tests {
         // And where views come first, a majority must hold what follows them.
         let mut routes = Routes::new(entry("derecho"), 5);
         routes.note(E1, Slot(4), of(&[1, 4]), true);
-        routes.begin(E2, entry("multipaxos"), 5, 15);
+        routes.begin(E2, entry("multipaxos"), Voters::dense(5), 15);
         assert!(routes.continue_without(23, &inside, &[0, 2, 3]));
     }
 
@@ -240,7 +257,7 @@ mod tests {
         assert!(!routes.continue_without(9, &behind, &[0, 2, 3]));
         assert!(routes.continue_without(9, &behind, &[0, 1, 2, 3, 4]));
         // One has the state and goes on: the others cannot follow it before they have it as well.
-        routes.begin(E2, entry("multipaxos"), 5, 15);
+        routes.begin(E2, entry("multipaxos"), Voters::dense(5), 15);
         let one = [E1, E1, E1, E1, E2];
         assert!(!routes.continue_without(9, &one, &[0, 2, 3]));
         // In the later epoch, without what it began with.
@@ -252,7 +269,7 @@ mod tests {
     fn epoch_that_few_have_left_must_be_able_to_continue() {
         let mut routes = Routes::new(entry("derecho"), 5);
         routes.note(E1, Slot(4), of(&[1, 4]), true);
-        routes.begin(E2, entry("multipaxos"), 5, 15);
+        routes.begin(E2, entry("multipaxos"), Voters::dense(5), 15);
         let offered = [entry("derecho"), entry("multipaxos")];
         let few = [E1, E1, E1, E1, E2];
         let most = [E2, E1, E2, E1, E2];
@@ -284,14 +301,14 @@ mod tests {
     #[test]
     fn each_epoch_counts_its_own_voters() {
         let mut routes = Routes::new(entry("multipaxos"), 3);
-        routes.begin(E2, entry("multipaxos"), 5, 15);
+        routes.begin(E2, entry("multipaxos"), Voters::dense(5), 15);
         let few = [E1, E1, E2, E2, E2];
         let most = [E1, E2, E2, E2, E2];
         assert!(!routes.promise(&[], &few, &up(&[0, 3, 4])));
         assert!(routes.promise(&[], &few, &up(&[0, 1, 4])));
         assert!(routes.promise(&[], &most, &up(&[0, 3, 4])));
-        assert!(!routes.all_have(5, &few));
-        assert!(routes.all_have(5, &most));
+        assert!(!routes.all_have(Voters::dense(5), &few));
+        assert!(routes.all_have(Voters::dense(5), &most));
         assert!(!routes.continue_without(9, &[E1; 5], &[0, 3, 4]));
         assert!(routes.continue_without(9, &[E1; 5], &[0, 1]));
         assert!(routes.continue_without(23, &[E2; 5], &[0, 3, 4]));

@@ -4,74 +4,104 @@
 //!   r0 r1 r2 │ r3 r4           members, and places of those that may become members
 //!      a learner is offered ──► the epoch begins somewhere ──► r3 starts with an empty disk
 //!      a vote for it is offered, when it has caught up or whenever ──► r3 votes
-//!      one less is offered ──► it begins ──► r3 is told, once a majority is in it, and stops
+//!      one less is offered ──► it begins ──► r1 is told, once a majority is in it, and stops
+//!      one more is offered ──► another r1 starts with an empty disk
 //! ```
 //!
-//! The member with the highest number comes last and goes first; now and then it votes at once.
+//! Any voters go, one or two, leaders and those that are down among them, and the others keep their
+//! numbers; a new one takes the first that is free, and now and then it votes at once.
 //! Until a majority is in the new epoch, the old one must be able to continue, too: faults leave both as
 //! many voters as they need. A learner is needed by nobody, and anything may happen to it.
 
 use crate::{
     clock::MILLISECOND,
+    routes::are_viable,
     world::{Phase, World},
 };
-use quintet_replica::{Descriptor, Link, MemberRole, MemberRow, Node, NodeState};
+use quintet_replica::{
+    Descriptor, Link, MemberRole, MemberRow, Node, NodeState, ReplicaId, ReplicaSet, Voters,
+};
 use std::cmp::Ordering;
 
 /// Of a thousand offers, those with another number of members, where there are places for them.
 const SHARE: u64 = 400;
 /// The same where a learner waits for its vote.
 const LEARNER_SHARE: u64 = 800;
-/// And of those, the ones with a member more.
+/// And of those, the ones with a member more, and where several may go.
 const MORE: u64 = 600;
+const MORE_OF_MANY: u64 = 350;
 /// And of those, the ones that vote at once, or though they have not caught up.
 const HASTY: u64 = 250;
+/// Of a thousand offers with fewer members, those with two fewer.
+const TWO: u64 = 250;
 /// No fewer voters than these.
 const LEAST: usize = 3;
 
 impl World {
-    /// Perhaps a member more, or one less.
+    /// Perhaps a member more, or fewer.
     pub(crate) fn draw_members(&mut self, offers: usize, next: &mut Descriptor) {
-        let (now, voters) = (next.members.len(), next.voters());
-        let learns = now > voters;
-        let share = if learns { LEARNER_SHARE } else { SHARE };
+        let (all, voters) = (next.all(), next.voters());
+        let learner = all.iter().find(|id| !voters.contains(*id));
+        let share = match learner {
+            Some(_) => LEARNER_SHARE,
+            None => SHARE,
+        };
         if self.replicas_max() == self.setup.replicas || !self.ending_random.chance(share) {
             return;
         }
-        let more = self.ending_random.chance(MORE);
+        let many = voters.len() > LEAST + 1;
+        let more = if many { MORE_OF_MANY } else { MORE };
+        let more = self.ending_random.chance(more);
         let hasty = self.ending_random.chance(HASTY);
-        let (members, voters) = match (learns, more) {
-            (true, true) if hasty || self.has_caught_up(voters) => (now, now),
-            (true, true) => return,
-            (true, false) => (voters, voters),
-            (false, true) => (now + 1, if hasty { now + 1 } else { now }),
-            (false, false) => (now - 1, now - 1),
-        };
+        let mut drawn = next.clone();
+        match learner {
+            Some(learner) if more && (hasty || self.has_caught_up(learner.index())) => {
+                drawn.members[learner.index()].role = MemberRole::Voter;
+            }
+            Some(_) if more => return,
+            Some(learner) => drawn.vacate(ReplicaSet::EMPTY.with(learner)),
+            None if more => {
+                let row = drawn.row_for_new();
+                let member = MemberRow {
+                    node: self.new_node(row),
+                    role: match hasty {
+                        true => MemberRole::Voter,
+                        false => MemberRole::Learner,
+                    },
+                    peer: format!("r{row}"),
+                };
+                drawn.place(row, member);
+            }
+            None => {
+                let mut order: Vec<ReplicaId> = voters.set().iter().collect();
+                order.retain(|id| id.index() != offers);
+                self.ending_random.shuffle(&mut order);
+                let two = many && self.ending_random.chance(TWO);
+                order.truncate(if two { 2 } else { 1 });
+                drawn.vacate(order.into_iter().collect());
+            }
+        }
         let least = self.protocols.iter().map(|entry| entry.info.replicas_min);
         let least = least.max().unwrap_or(LEAST).max(LEAST);
-        let fits = voters >= least && members <= self.replicas_max() && offers < voters;
+        let voters = drawn.voters();
+        let fits = voters.len() >= least && drawn.members.len() <= self.replicas_max();
+        let stays = voters.contains(ReplicaId(offers as u16));
         // One change of the number after the other, so that both epochs can lose some.
         let follows = next.number.0 == self.epoch_begun.0 + 1;
         let settled = follows && self.sizes.is_empty() && self.all_have(self.voters);
         let waits = (self.processes.iter()).any(|process| process.replaced_in.is_some());
-        if !fits || !settled || waits || !self.is_size_viable(voters, &self.all_states()) {
+        let states = self.all_states();
+        if !fits || !stays || !settled || waits || !self.is_size_viable(voters, &states) {
             return;
         }
         self.sizes.push(voters);
-        next.members.truncate(members);
-        if members > now {
-            next.members.push(MemberRow {
-                node: self.new_node(now),
-                role: MemberRole::Learner,
-                peer: format!("r{now}"),
-            });
-        }
-        if members == voters {
-            let last = next.members.last_mut();
-            last.expect("there are members").role = MemberRole::Voter;
-        }
+        *next = drawn;
         self.trace.say(self.now, || {
-            format!("there are to be {members} members, {voters} of them with votes")
+            let members: Vec<u16> = next.all().iter().map(|id| id.0).collect();
+            format!(
+                "there are to be members {members:?}, {} of them with votes",
+                voters.len()
+            )
         });
     }
 
@@ -85,56 +115,70 @@ impl World {
 
     /// An epoch with these members is the newest that has begun.
     pub(crate) fn begin_size(&mut self, descriptor: &Descriptor) {
-        let (members, voters) = (descriptor.members.len(), descriptor.voters());
-        let what = match (members.cmp(&self.members), voters.cmp(&self.voters)) {
+        let (all, voters) = (descriptor.all(), descriptor.voters());
+        let counts = (
+            all.len().cmp(&self.all.len()),
+            voters.len().cmp(&self.voters.len()),
+        );
+        let what = match counts {
             (Ordering::Equal, Ordering::Equal) => None,
             (Ordering::Greater, Ordering::Equal) => Some("learner added"),
             (Ordering::Less, Ordering::Equal) => Some("learner removed"),
             (Ordering::Equal, _) => Some("learner votes"),
             (Ordering::Greater, _) => Some("member added"),
+            (Ordering::Less, _) if voters.len() + 1 < self.voters.len() => {
+                Some("two members removed")
+            }
             (Ordering::Less, _) => Some("member removed"),
         };
+        if !voters.is_dense() {
+            *self.branches.entry("epoch with vacant rows").or_default() += 1;
+        }
         if let Some(what) = what {
             *self.branches.entry(what).or_default() += 1;
         }
-        (self.members, self.voters) = (members, voters);
+        (self.all, self.voters) = (all, voters);
+        self.members = descriptor.members.len();
         self.sizes.clear();
         if self.phase == Phase::Liveness {
             let core = &mut self.healing.core;
-            core.retain(|node| *node < members);
-            self.healing.last_reads.retain(|(node, _)| *node < members);
+            core.retain(|node| all.contains(ReplicaId(*node as u16)));
+            let reads = &mut self.healing.last_reads;
+            reads.retain(|(node, _)| all.contains(ReplicaId(*node as u16)));
         }
     }
 
-    /// Whether epochs that were offered with another number of voters can continue, should one come
-    /// next.
+    /// Whether epochs that were offered with other voters can continue, should one come next.
     pub(crate) fn sizes_offered_are_viable(&self, states: &[NodeState]) -> bool {
         let mut sizes = self.sizes.iter();
         sizes.all(|voters| self.is_size_viable(*voters, states))
     }
 
-    fn is_size_viable(&self, voters: usize, states: &[NodeState]) -> bool {
-        let mut states = states[..voters].to_vec();
+    fn is_size_viable(&self, voters: Voters, states: &[NodeState]) -> bool {
+        let mut states = states.to_vec();
         // A new member has nothing at first, nor has a learner that is lost until then.
-        for state in states.iter_mut().skip(self.voters) {
-            (state.up, state.forgot) = (false, true);
+        for state in &mut states {
+            if !self.voters.contains(state.id) {
+                (state.up, state.forgot) = (false, true);
+            }
         }
         let mut protocols = self.protocols.iter();
-        protocols.all(|entry| (entry.viable_in)(voters, &states, &[]))
+        protocols.all(|entry| are_viable(entry, voters, &states, &[]))
     }
 
-    /// How many members there are by what a replica knows, and how many of them vote.
-    pub(crate) fn members_known(&self, index: usize) -> (usize, usize) {
+    /// The members by what a replica knows, and those of them that vote.
+    pub(crate) fn members_known(&self, index: usize) -> (ReplicaSet, Voters) {
         let shown = self.processes[index].descriptor.clone();
         let known = Descriptor::decode(shown);
-        let first = (self.setup.replicas, self.setup.replicas);
-        known.map_or(first, |known| (known.members.len(), known.voters()))
+        let first = Voters::dense(self.setup.replicas);
+        known.map_or((first.set(), first), |known| (known.all(), known.voters()))
     }
 
     /// A replica has begun an epoch: it makes links to new members, and drops those to members that
     /// are none any more.
-    pub(crate) fn link_members(&mut self, index: usize, before: usize, now: usize) {
-        for other in before.min(now)..before.max(now) {
+    pub(crate) fn link_members(&mut self, index: usize, before: ReplicaSet, now: ReplicaSet) {
+        let changed = ReplicaSet(before.0 ^ now.0);
+        for other in changed.iter().map(ReplicaId::index) {
             if other != index && !self.break_link(index, other, Link::Reset) {
                 let at = self.now + self.random.between(1, 20) * MILLISECOND;
                 self.network.connect_at(index, other, at, &mut self.queue);
@@ -147,7 +191,8 @@ impl World {
     pub(crate) fn know_each_other(&mut self, a: usize, b: usize) -> bool {
         let pairs = [(a, b), (b, a)];
         let is_stranger = |(at, peer): &(usize, usize)| {
-            *peer >= self.members_known(*at).0 || self.belongs(*at, *peer) == Some(false)
+            !(self.members_known(*at).0).contains(ReplicaId(*peer as u16))
+                || self.belongs(*at, *peer) == Some(false)
         };
         let Some((at, peer)) = pairs.into_iter().find(is_stranger) else {
             return true;
@@ -155,17 +200,15 @@ impl World {
         self.network.refuse(a, b);
         let later = self.processes[at].epoch() > self.processes[peer].epoch();
         let (members, voters) = self.members_known(at);
-        let settled = |node: &Node| {
-            let holders = node.holders().iter();
-            let holders = holders.filter(|id| id.index() < voters).count();
-            !node.is_between_epochs() && holders + 1 > voters / 2
-        };
+        let me = ReplicaId(at as u16);
+        let settled =
+            |node: &Node| !node.is_between_epochs() && voters.is_majority(node.holders().with(me));
         if later && self.processes[at].node.as_ref().is_some_and(settled) {
             self.trace
                 .say(self.now, || format!("r{peer} is told that it is no member"));
-            let what = match peer >= members {
-                true => "removed member told",
-                false => "replaced member told",
+            let what = match members.contains(ReplicaId(peer as u16)) {
+                false => "removed member told",
+                true => "replaced member told",
             };
             *self.branches.entry(what).or_default() += 1;
             self.crash(peer);
@@ -190,7 +233,7 @@ mod tests {
             ..Campaign::default()
         };
         let mut seen = BTreeSet::new();
-        for seed in 0..60 {
+        for seed in 0..90 {
             campaign.seeds = seed..seed + 1;
             let report = run(&campaign, |_| ()).expect("it runs");
             assert!(report.is_clean(), "{:?}", report.failures);
@@ -200,12 +243,15 @@ mod tests {
                 "learner added",
                 "learner votes",
                 "learner removed",
+                "member removed",
+                "two members removed",
+                "epoch with vacant rows",
                 "removed member told",
             ];
             if all.iter().all(|it| seen.contains(*it)) {
                 return;
             }
         }
-        panic!("not in 60 seeds: {seen:?}");
+        panic!("not in 90 seeds: {seen:?}");
     }
 }

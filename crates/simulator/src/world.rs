@@ -51,7 +51,8 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
     Bytes, ClientFrame, CommandId, Durability, Entry, EpochNumber, Incarnation, Lane, Link, Output,
-    Peer, ReplicaId, StateDigest, TimerKey, TimerOwner, option_is_time, read_client_frame,
+    Peer, ReplicaId, ReplicaSet, StateDigest, TimerKey, TimerOwner, Voters, option_is_time,
+    read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -314,13 +315,13 @@ pub(crate) struct World {
     pub directories: u64,
     /// The newest epoch that has begun anywhere.
     pub epoch_begun: EpochNumber,
-    /// How many members that epoch has, one without a vote among them.
+    /// How many rows that epoch has, vacant ones among them.
     pub members: usize,
-    /// How many of them vote.
-    pub voters: usize,
-    /// How many voters epochs would have that were offered as the next one, where that is another
-    /// number.
-    pub sizes: Vec<usize>,
+    /// Its members, one without a vote among them.
+    pub all: ReplicaSet,
+    pub voters: Voters,
+    /// The voters of epochs that were offered as the next one, where these are others.
+    pub sizes: Vec<Voters>,
     pub states: StateHash,
     pub digests: Digests,
     pub monotone: Vec<Monotone>,
@@ -603,7 +604,8 @@ impl World {
             directories: 0,
             epoch_begun: EpochNumber(1),
             members: setup.replicas,
-            voters: setup.replicas,
+            all: ReplicaSet::all(setup.replicas),
+            voters: Voters::dense(setup.replicas),
             sizes: Vec::new(),
             states: StateHash::default(),
             digests: Digests::default(),
@@ -1008,12 +1010,13 @@ impl World {
     fn majority_clock(&self) -> u64 {
         let mut clocks = self.clocks();
         clocks.sort_unstable_by(|a, b| b.cmp(a));
-        clocks[self.voters / 2]
+        clocks[self.voters.len() / 2]
     }
 
     fn clocks(&self) -> Vec<u64> {
-        let clocks = self.processes[..self.voters].iter();
-        clocks.map(|process| process.clock.raw(self.now)).collect()
+        let clocks = self.voters.set().iter();
+        let clocks = clocks.map(|id| &self.processes[id.index()].clock);
+        clocks.map(|clock| clock.raw(self.now)).collect()
     }
 
     /// The replicas learn how their clocks stand to each other.
@@ -1024,7 +1027,7 @@ impl World {
             let clock = &mut self.processes[index].clock;
             let now = clock.now(self.now);
             let was_ahead = clock.is_ahead(self.now);
-            clock.limit.note(now, &mut clocks, self.voters);
+            clock.limit.note(now, &mut clocks, self.voters.len());
             if was_ahead || clock.is_ahead(self.now) {
                 self.recheck_clock_timers(index);
             }

@@ -3,7 +3,7 @@
 use crate::cli::{demo, password::Password, progress, status};
 use clap::Args;
 use quintet_cli::{Exit, Failure, Outcome, http, output::Format};
-use quintet_runtime::{CHANGE_MAX, ChangeReport, ChangeRequest};
+use quintet_runtime::{ASK_ANOTHER, CHANGE_MAX, ChangeReport, ChangeRequest};
 use std::{path::PathBuf, time::Duration};
 
 /// Longer than a replica waits for a change.
@@ -61,6 +61,10 @@ pub fn ask_any(addresses: &[String], request: Option<&ChangeRequest>) -> Outcome
             }
         };
         let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
+        if answer.code == 409 && text.contains(ASK_ANOTHER) {
+            last = format!("{address}: {text}");
+            continue;
+        }
         return match answer.code {
             200 => serde_json::from_slice(&answer.body)
                 .map_err(|error| Failure::new(Exit::Failed, format!("{address}: {error}"))),

@@ -1,4 +1,4 @@
-//! `quintet member`: who the members of a running cluster are, one less, and how one is added.
+//! `quintet member`: who the members of a running cluster are, fewer, and how one is added.
 //!
 //! ```text
 //!   list, remove ──► any replica
@@ -31,7 +31,7 @@ Examples:
   quintet member list                        the demo in ./quintet-demo
   quintet member add                         the line that starts one more
   quintet member replace 2 --wait            the line that starts another one in the place of 2
-  quintet member remove 4                    the one with the highest number
+  quintet member remove 1                    any one; the others keep their numbers
 
 A new replica asks for its membership itself, because only its own directory knows who it is: 'add'
 and 'replace' print the line to be run on its machine, and wait for it if they are told to.")]
@@ -108,19 +108,22 @@ struct Wait {
     timeout: Duration,
 }
 
-/// Remove the member with the highest number
+/// Remove members, be they alive or dead
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  quintet member remove 4                                  the demo in ./quintet-demo
+  quintet member remove 1                                  the demo in ./quintet-demo
+  quintet member remove 1 3                                two at once
   quintet member remove 4 --admin http://127.0.0.1:7101
 
-The cluster goes on without it in another epoch; the members that stay must be a quorum of theirs.
-The removed replica stops when it is told, with exit code 7; its data directory can be removed. Any
-other member is replaced instead, see 'quintet member replace'.")]
+The cluster continues without them in another epoch; of the members that stay, more than half must be
+connected and have the data. They keep their numbers, and the next new member gets the first that is
+free. A removed replica stops when it is told, with exit code 7, and is refused when it is started
+again; its data directory can be removed.")]
 struct Remove {
-    /// Its number, see 'quintet member list'
-    id: u16,
+    /// Their numbers, see 'quintet member list'
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<u16>,
 
     #[command(flatten)]
     at: At,
@@ -156,7 +159,7 @@ impl Member {
             Which::Replace(replace) => start(at, Some(replace.id), &replace.wait),
             Which::Remove(remove) => {
                 let request = ChangeRequest {
-                    remove: Some(remove.id),
+                    remove: remove.ids.clone(),
                     ..ChangeRequest::default()
                 };
                 print(at, &at.ask(Some(&request))?)
@@ -220,7 +223,7 @@ fn newcomer<'a>(
     let mut news = now.members.iter().filter(|it| !known(&it.node));
     news.find(|it| match place {
         Some(id) => it.id == id,
-        None => usize::from(it.id) >= before.members.len(),
+        None => before.members.iter().all(|other| other.id != it.id),
     })
 }
 

@@ -90,7 +90,7 @@ impl Protocol {
                 let request = ChangeRequest {
                     protocol: Some(switch.name),
                     options: switch.set.into_iter().collect(),
-                    remove: None,
+                    remove: Vec::new(),
                 };
                 let report = switch.at.ask(Some(&request))?;
                 print(&switch.at, &report, "goes on with")

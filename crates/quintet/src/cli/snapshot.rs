@@ -500,6 +500,7 @@ impl Restore {
         }
         let prepared = directory.prepare(&Plan {
             replicas: self.replicas,
+            vacant: Vec::new(),
             proxies: 0,
             protocol,
             options,

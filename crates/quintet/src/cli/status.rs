@@ -56,6 +56,12 @@ pub struct Status {
 /// # Errors
 /// When the directory is not a demo's.
 pub fn addresses_of_demo(directory: &std::path::Path) -> Outcome<Vec<String>> {
+    let replicas = replicas_of_demo(directory)?.into_iter();
+    Ok(replicas.map(|(_, address)| address).collect())
+}
+
+/// The same with the replicas' numbers.
+fn replicas_of_demo(directory: &std::path::Path) -> Outcome<Vec<(u16, String)>> {
     let Some(marker) = Marker::read(directory)? else {
         return Err(
             Failure::usage(format!("{}: no demo's directory", directory.display())).help(
@@ -63,10 +69,8 @@ pub fn addresses_of_demo(directory: &std::path::Path) -> Outcome<Vec<String>> {
             ),
         );
     };
-    let ids = 0..marker.replicas;
-    Ok(ids
-        .map(|id| format!("127.0.0.1:{}", Ports::of(marker.base_port, id).admin))
-        .collect())
+    let address = |id| format!("127.0.0.1:{}", Ports::of(marker.base_port, id).admin);
+    Ok(marker.ids().map(|id| (id, address(id))).collect())
 }
 
 /// What one replica answered.
@@ -114,14 +118,16 @@ impl Status {
     /// Asks and prints.
     pub fn run(self) -> Outcome {
         let of_demo = self.admin.is_empty();
-        let addresses = match of_demo {
-            true => addresses_of_demo(&self.dir)?,
-            false => self.admin,
+        let addresses: Vec<(Option<u16>, String)> = match of_demo {
+            true => {
+                let replicas = replicas_of_demo(&self.dir)?.into_iter();
+                replicas.map(|(id, at)| (Some(id), at)).collect()
+            }
+            false => self.admin.into_iter().map(|at| (None, at)).collect(),
         };
         let asked: Vec<_> = addresses
             .into_iter()
-            .enumerate()
-            .map(|(id, address)| thread::spawn(move || ask(address, of_demo.then_some(id))))
+            .map(|(id, address)| thread::spawn(move || ask(address, id.map(usize::from))))
             .collect();
         let mut replicas = Vec::new();
         for one in asked {
@@ -426,8 +432,13 @@ fn route(answers: &[&Value]) -> Option<String> {
     };
     let words: Vec<String> = route.iter().map(u64::to_string).collect();
     let mut line = format!("route: {}", words.join(" ─► "));
-    let members = newest["members"].as_u64().unwrap_or_default();
-    let out: Vec<u64> = (0..members).filter(|id| !route.contains(id)).collect();
+    let rows = newest["rows"].as_array();
+    let voters = rows
+        .into_iter()
+        .flatten()
+        .filter(|row| row["role"] == "voter");
+    let ids = voters.filter_map(|row| row["id"].as_u64());
+    let out: Vec<u64> = ids.filter(|id| !route.contains(id)).collect();
     if !out.is_empty() {
         line.push_str(&format!("   left out: {}", list(out)));
     }

@@ -12,7 +12,7 @@
 
 use crate::{
     ClusterId, CommandTime, DecodeError, Durability, Epoch, EpochNumber, GroupId, Position, Reader,
-    ReplicaId, ReplicaSet, Writer,
+    ReplicaId, ReplicaSet, Voters, Writer,
 };
 use alloc::{
     format,
@@ -24,11 +24,15 @@ use core::fmt;
 
 /// The feature level of this build: formats of wire, batch, journal and snapshot, and the rules of
 /// executor and sessions.
-pub const FEATURE_LEVEL: u32 = 2;
+pub const FEATURE_LEVEL: u32 = 3;
 
 /// From this level on a [`RequestKind::Seal`](crate::RequestKind::Seal) ends an epoch. Builds of an
 /// earlier level know no seals, so that epochs of those levels cannot end.
 pub const SEALS_LEVEL: u32 = 2;
+
+/// From this level on rows may be vacant. An epoch of an earlier level that leaves one so rises to
+/// it: members that are linked know it, as the formats of their links say.
+pub const VACANT_LEVEL: u32 = 3;
 
 /// The most options, terms or limits of a descriptor.
 const LIST_MAX: usize = 256;
@@ -104,28 +108,50 @@ pub enum MemberRole {
     Voter = 0,
     /// It has no vote: it is given what the voters execute, to become one of them.
     Learner = 1,
+    /// None: the row is vacant, since its member was removed.
+    Vacant = 2,
 }
 
 impl MemberRole {
-    /// `voter` or `learner`.
+    /// `voter`, `learner` or `vacant`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Voter => "voter",
             Self::Learner => "learner",
+            Self::Vacant => "vacant",
         }
     }
 }
 
-/// One member. Voters come first, so that the index of a voter's row is its [`ReplicaId`].
+/// One member, or a row that is vacant. The index of a member's row is its number ([`ReplicaId`]),
+/// which it keeps as long as it is a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRow {
-    /// Its identity, which no other member ever has.
+    /// Its identity, which no other member ever has; 0 of a vacant row.
     pub node: u64,
     /// What it does.
     pub role: MemberRole,
     /// Where its peers reach it; not part of what is agreed.
     pub peer: String,
+}
+
+impl MemberRow {
+    /// A vacant row.
+    #[must_use]
+    pub const fn vacant() -> Self {
+        Self {
+            node: 0,
+            role: MemberRole::Vacant,
+            peer: String::new(),
+        }
+    }
+
+    /// Whether a member has it.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.role != MemberRole::Vacant
+    }
 }
 
 /// Numbers by name, sorted by the names.
@@ -410,25 +436,78 @@ impl Descriptor {
         self.with_private(0)
     }
 
-    /// The row of the member with this identity.
+    /// The number of the member with this identity.
     #[must_use]
     pub fn row_of(&self, node: u64) -> Option<ReplicaId> {
-        let row = self.members.iter().position(|row| row.node == node)?;
+        let is_it = |row: &MemberRow| row.is_taken() && row.node == node;
+        let row = self.members.iter().position(is_it)?;
         u16::try_from(row).ok().map(ReplicaId)
     }
 
-    /// How many of the members are voters: they are the first.
-    #[must_use]
-    pub fn voters(&self) -> usize {
-        let is_voter = |row: &MemberRow| row.role == MemberRole::Voter;
-        self.members.partition_point(is_voter)
+    fn numbers(&self, of: impl Fn(&MemberRow) -> bool) -> ReplicaSet {
+        let rows = (0..).map(ReplicaId).zip(&self.members);
+        let rows = rows.filter(|(_, row)| of(row));
+        rows.map(|(number, _)| number).collect()
     }
 
-    /// Whether this member of the epoch before is none of this one: another has its row.
+    /// The voters.
+    #[must_use]
+    pub fn voters(&self) -> Voters {
+        Voters::of(self.numbers(|row| row.role == MemberRole::Voter))
+    }
+
+    /// Voters and learners.
+    #[must_use]
+    pub fn all(&self) -> ReplicaSet {
+        self.numbers(MemberRow::is_taken)
+    }
+
+    /// The row that the next new member gets: the first vacant one, or one behind the last.
+    #[must_use]
+    pub fn row_for_new(&self) -> usize {
+        let mut rows = self.members.iter();
+        let vacant = rows.position(|row| !row.is_taken());
+        vacant.unwrap_or(self.members.len())
+    }
+
+    /// A new member in this row, which is there, vacant or not, or is the next.
+    ///
+    /// # Panics
+    /// When it is further behind.
+    pub fn place(&mut self, row: usize, member: MemberRow) {
+        match self.members.get_mut(row) {
+            Some(place) => *place = member,
+            None => {
+                assert_eq!(row, self.members.len(), "rows are dense");
+                self.members.push(member);
+            }
+        }
+    }
+
+    /// These rows are vacant from now on. The other members keep theirs.
+    pub fn vacate(&mut self, rows: ReplicaSet) {
+        for row in rows.iter() {
+            if let Some(place) = self.members.get_mut(row.index()) {
+                *place = MemberRow::vacant();
+            }
+        }
+        while self.members.last().is_some_and(|row| !row.is_taken()) {
+            self.members.pop();
+        }
+        if !self.members.iter().all(MemberRow::is_taken) {
+            self.level = self.level.max(VACANT_LEVEL);
+        }
+    }
+
+    /// Whether this member of the epoch before is none of this one: its row is another's, or
+    /// vacant.
     #[must_use]
     pub fn replaces(&self, earlier: &Self, id: ReplicaId) -> bool {
-        let node = |descriptor: &Self| descriptor.members.get(id.index()).map(|row| row.node);
-        node(self) != node(earlier)
+        let node = |descriptor: &Self| {
+            let row = descriptor.members.get(id.index());
+            row.filter(|row| row.is_taken()).map(|row| row.node)
+        };
+        node(earlier).is_some() && node(self) != node(earlier)
     }
 
     fn with_private(&self, hash_seed: u64) -> Bytes {
@@ -482,14 +561,24 @@ impl Descriptor {
                     role: match body.u8("role")? {
                         0 => MemberRole::Voter,
                         1 => MemberRole::Learner,
+                        2 if level >= VACANT_LEVEL => MemberRole::Vacant,
                         _ => return Err(DecodeError::Bad("role")),
                     },
                     peer: String::new(),
                 })
             })
             .collect::<Result<Vec<_>, DecodeError>>()?;
-        if !members.is_sorted_by_key(|row| row.role as u8) {
+        // Voters came first, and there was no vacant row.
+        let ordered = members.is_sorted_by_key(|row| row.role as u8);
+        if level < VACANT_LEVEL && !ordered {
             return Err(DecodeError::Bad("role").into());
+        }
+        let is_empty = |row: &MemberRow| row.role == MemberRole::Vacant;
+        let has_none = |row: &MemberRow| row.node == 0 && row.peer.is_empty();
+        if members.last().is_some_and(is_empty)
+            || members.iter().any(|row| is_empty(row) && !has_none(row))
+        {
+            return Err(DecodeError::Bad("vacant row").into());
         }
         let leader_first = ReplicaId(body.u16("first leader")?);
         let base = Position(body.u64("base")?);
@@ -544,13 +633,14 @@ impl Descriptor {
     /// What protocols are told of it.
     #[must_use]
     pub fn epoch(&self, secret: [u8; 32]) -> Epoch {
+        let voters = self.voters();
         Epoch {
             cluster: self.cluster,
             number: self.number,
-            members: self.voters(),
+            members: voters.len(),
             options: self.options.clone(),
             secret,
-            leader_first: self.leader_first,
+            leader_first: voters.rank(self.leader_first).unwrap_or_default(),
         }
     }
 
@@ -583,7 +673,7 @@ impl Descriptor {
         );
         differences.lists("limit", &self.terms, &theirs.terms);
         differences.lists("limit", &self.limits, &theirs.limits);
-        let (ours, others) = (self.members.len(), theirs.members.len());
+        let (ours, others) = (self.all().len(), theirs.all().len());
         differences.see("number of members", ours, others);
         differences.0
     }
@@ -599,7 +689,7 @@ impl Descriptor {
             let nodes = descriptor.members.iter().map(|member| member.node);
             nodes.collect::<Vec<_>>()
         };
-        if self.members.len() == theirs.members.len() && nodes(self) != nodes(theirs) {
+        if self.all().len() == theirs.all().len() && nodes(self) != nodes(theirs) {
             let shown = |nodes: Vec<u64>| {
                 let nodes: Vec<_> = nodes.iter().map(|node| format!("{node:016x}")).collect();
                 nodes.join(" ")
@@ -703,6 +793,64 @@ mod tests {
             first.fingerprint().to_string(),
             "88a7d0bc4540fb2af80206c5a4f60ccb"
         );
+    }
+
+    #[test]
+    fn removed_member_leaves_its_row_and_the_others_keep_theirs() {
+        let earlier = Descriptor {
+            level: SEALS_LEVEL,
+            ..descriptor()
+        };
+        let mut next = earlier.successor();
+        next.vacate(ReplicaSet::EMPTY.with(ReplicaId(2)));
+        assert_eq!((next.members.len(), next.level), (2, SEALS_LEVEL));
+        let mut next = earlier.successor();
+        next.leader_first = ReplicaId(2);
+        next.vacate(ReplicaSet::EMPTY.with(ReplicaId(1)));
+        assert_eq!((next.members.len(), next.level), (3, VACANT_LEVEL));
+        assert_eq!((next.all().len(), next.voters().len()), (2, 2));
+        let ids = (0..3).map(ReplicaId);
+        let gone: Vec<_> = ids.filter(|id| next.replaces(&earlier, *id)).collect();
+        assert_eq!(gone, [ReplicaId(1)]);
+        let epoch = next.epoch([0; 32]);
+        assert_eq!((epoch.members, epoch.leader_first), (2, ReplicaId(1)));
+        assert_eq!(Descriptor::decode(next.encode()), Ok(next.clone()));
+        // Without it nothing is left behind the first one.
+        let mut last = next.successor();
+        last.vacate(ReplicaSet::EMPTY.with(ReplicaId(2)));
+        assert_eq!(last.members.len(), 1);
+        // Another one may have the row: it is no member of the epoch before.
+        let mut again = next.successor();
+        let row = again.row_for_new();
+        assert_eq!(row, 1);
+        again.place(
+            row,
+            MemberRow {
+                node: 77,
+                role: MemberRole::Learner,
+                peer: "h7:1".to_string(),
+            },
+        );
+        assert_eq!(again.row_of(77), Some(ReplicaId(1)));
+        assert!(!again.replaces(&next, ReplicaId(1)));
+        assert!(again.replaces(&earlier, ReplicaId(1)));
+        assert_eq!((again.all().len(), again.voters().len()), (3, 2));
+        assert_eq!(Descriptor::decode(again.encode()), Ok(again.clone()));
+        assert_eq!(again.row_for_new(), 3);
+    }
+
+    #[test]
+    fn rows_are_vacant_only_where_all_builds_know_them() {
+        let mut next = descriptor();
+        next.vacate(ReplicaSet::EMPTY.with(ReplicaId(0)));
+        next.level = VACANT_LEVEL - 1;
+        assert!(Descriptor::decode(next.encode()).is_err());
+        next.level = VACANT_LEVEL;
+        next.members[0].node = 5;
+        assert!(Descriptor::decode(next.encode()).is_err(), "of a node");
+        next.members[0].node = 0;
+        next.members.push(MemberRow::vacant());
+        assert!(Descriptor::decode(next.encode()).is_err(), "the last one");
     }
 
     #[test]

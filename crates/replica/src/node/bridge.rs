@@ -140,7 +140,7 @@ impl Node {
         }
         self.send_bridge_word(peers, true, out);
         // The next epoch can begin with a majority, and the others come after.
-        let enough = self.voters_of(ready).len() > self.voters / 2;
+        let enough = self.voters.is_majority(ready);
         let since = &mut self.succession.enough_since;
         *since = enough.then(|| since.unwrap_or(now));
         awaited.is_empty() || since.is_some_and(|since| now >= since + OTHERS_WAIT)

@@ -292,7 +292,7 @@ impl Node {
             let frame = writer.finish();
             let others = match self.is_learner() {
                 true => ReplicaSet::EMPTY,
-                false => ReplicaSet::all(self.voters).without(self.id),
+                false => self.voters.set().without(self.id),
             };
             let others = self.succession.running(others);
             if !others.is_empty() {
@@ -328,7 +328,7 @@ impl Node {
         let known = self.digests.known(position, self.id);
         let own = self.digests.own.0.get(&position).copied();
         let majority = (known.iter())
-            .find(|(_, who)| 2 * who.len() > self.voters)
+            .find(|(_, who)| self.voters.is_majority(**who))
             .map(|(digest, who)| (*digest, *who));
         let found = match majority {
             Some((digest, _)) if own.is_some_and(|own| own != digest) => {
@@ -423,7 +423,7 @@ impl Node {
     fn maybe_ask_for_digest(&mut self, world: &dyn World, out: &mut Vec<Output>) -> bool {
         let interval = self.digests.interval;
         let open = self.digests.open.is_some() || self.executor.has_seal();
-        if interval.is_zero() || self.voters < 2 || open {
+        if interval.is_zero() || self.voters.len() < 2 || open {
             return false;
         }
         let now = world.now();

@@ -165,7 +165,7 @@ impl Node {
     pub(super) fn on_disk_answered(&mut self, upto: PersistId, now: Time, out: &mut Vec<Output>) {
         if self.disk.answered(upto >= self.written, now) {
             // What has come in already is handled before the links are seen to break.
-            self.disk.deaf_to = ReplicaSet::all(self.members).without(self.id);
+            self.disk.deaf_to = self.peers();
             out.push(Output::BreakLinks);
         }
     }

@@ -78,7 +78,8 @@ impl Node {
     /// and not the same one as every other replica that fetches.
     fn donors(&self, from: ReplicaSet, world: &dyn World) -> transfer::Donors {
         let leader = self.replica.status().leader;
-        let distance = |id: ReplicaId| (id.index() + self.members - self.id.index()) % self.members;
+        const PLACES: usize = ReplicaSet::MEMBERS_MAX;
+        let distance = |id: ReplicaId| (id.index() + PLACES - self.id.index()) % PLACES;
         let mut donors: transfer::Donors = (self.voters_of(from).without(self.id).iter()).collect();
         donors.sort_by_key(|id| (world.room(*id) == 0, leader == Some(*id), distance(*id)));
         donors

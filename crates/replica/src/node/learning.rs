@@ -9,7 +9,7 @@
 //!        the end of the epoch is among the batches ──► enters the next one as all do: as a voter
 //! ```
 //!
-//! A learner is a member whose row is behind the voters'. It is part of no quorum, and the
+//! A learner is a member, and none of the voters. It is part of no quorum, and the
 //! voters wait for it only at the end of an epoch, for a moment. It writes nothing down of what it executes: what it
 //! had is of no use to a voter before it has entered an epoch, and then its first state is durable.
 
@@ -70,12 +70,12 @@ impl Node {
 
     /// Whether a member has a vote in this epoch.
     pub(super) const fn votes(&self, member: ReplicaId) -> bool {
-        member.index() < self.voters
+        self.voters.contains(member)
     }
 
-    /// The member that has none, if there is one: it comes last.
+    /// The member that has none, if there is one.
     pub(super) fn learner(&self) -> Option<ReplicaId> {
-        (self.members > self.voters).then_some(ReplicaId(self.voters as u16))
+        self.members.iter().find(|id| !self.votes(*id))
     }
 
     /// Whether this is a learner that has all that was executed until lately.

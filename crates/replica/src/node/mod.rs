@@ -20,7 +20,7 @@ use crate::{
     OptionError, Outcome, Peer, PersistId, Reader, Recipients, RecoveredBytes, Replica, ReplicaId,
     ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotHeader, SnapshotInfo,
     SnapshotProgress, StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner,
-    Wake, Wire, World, Write, Writer, limits,
+    Voters, Wake, Wire, World, Write, Writer, limits,
     parts::{Pace, PaceMessage},
     plant::{Plant, Planted},
     refuse_seal,
@@ -88,6 +88,7 @@ use disk::{DiskWatch, fall_silent};
 use frames::envelope;
 pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
 pub use interface::*;
+pub(crate) use rebased::{in_ranked_world, name_members};
 pub use seal::SealError;
 use snapshots::{Source, refused_state};
 pub use speculation::NOT_UNDONE;
@@ -201,9 +202,9 @@ const fn concerns_state(effect: &Effect) -> bool {
 /// See the module.
 pub struct Node {
     id: ReplicaId,
-    /// Learners among them.
-    members: usize,
-    voters: usize,
+    /// By their numbers, learners among them.
+    members: ReplicaSet,
+    voters: Voters,
     group: GroupId,
     epoch: EpochNumber,
     frontend: FrontendId,
@@ -279,7 +280,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node before its start.
+    /// A node before its start, in an epoch whose voters have numbers without a gap.
     ///
     /// # Errors
     /// When the epoch's options are not the protocol's.
@@ -288,11 +289,28 @@ impl Node {
         protocol: &Entry,
         machine: Box<dyn StateMachine>,
     ) -> Result<Self, OptionError> {
+        let voters = Voters::dense(setup.epoch.members);
+        Self::among(voters, setup, protocol, machine)
+    }
+
+    /// A node before its start, among these voters.
+    ///
+    /// # Errors
+    /// When the epoch's options are not the protocol's.
+    ///
+    /// # Panics
+    /// When the epoch has another number of voters.
+    pub fn among(
+        voters: Voters,
+        setup: NodeSetup,
+        protocol: &Entry,
+        machine: Box<dyn StateMachine>,
+    ) -> Result<Self, OptionError> {
+        assert_eq!(voters.len(), setup.epoch.members, "an epoch has its voters");
         assert!(
             setup.frontend != FrontendId(0),
             "frontend 0 stands for none"
         );
-        let members = setup.epoch.members;
         let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
         // Where replicas may execute in other orders, their states are not compared.
         let unordered = (protocol.unordered)(&setup.epoch.options);
@@ -310,10 +328,11 @@ impl Node {
             }
         }
         let (incarnation, durability) = (setup.incarnation, setup.durability);
-        let replica = match setup.id.index() < members {
-            true => (protocol.replica)(
+        let rank = voters.rank(setup.id);
+        let replica = match rank {
+            Some(id) => (protocol.replica)(
                 Setup {
-                    id: setup.id,
+                    id,
                     incarnation,
                     group,
                     epoch: setup.epoch,
@@ -323,12 +342,12 @@ impl Node {
                 },
                 setup.frontend,
             )?,
-            false => learning::without_protocol(Slot(0)),
+            None => learning::without_protocol(Slot(0)),
         };
         let mut executor =
             Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
         executor.number_snapshots(setup.seed);
-        if protocol.speculates && setup.id.index() < members {
+        if protocol.speculates && rank.is_some() {
             executor.speculate();
         }
         if !unordered {
@@ -336,8 +355,8 @@ impl Node {
         }
         Ok(Self {
             id: setup.id,
-            members,
-            voters: members,
+            members: voters.set(),
+            voters,
             group,
             epoch,
             cluster,
@@ -381,7 +400,7 @@ impl Node {
             batches: BatchBuilder::new(),
             digests: Digests::new(digest_interval),
             disk: DiskWatch::new(setup.limits.disk_hung_after),
-            pace: Pace::new(members),
+            pace: Pace::new(voters.len()),
             pace_beat: setup.limits.pace_beat,
             pace_armed: false,
             succession: Succession::new(),
@@ -395,40 +414,16 @@ impl Node {
         })
     }
 
-    /// The descriptor of the node's epoch, encoded: it goes into the headers of snapshots.
-    ///
-    /// # Panics
-    /// When it has no such member.
-    #[must_use]
-    pub fn with_descriptor(mut self, descriptor: Bytes) -> Self {
-        if let Ok(told) = Descriptor::decode(descriptor.clone()) {
-            self.members = self.members.max(told.members.len());
-            self.executor.agree(&told.limits);
-        }
-        assert!(
-            self.id.index() < self.members,
-            "a member's id is below their number"
-        );
-        self.executor.set_descriptor(descriptor);
-        self
-    }
-
-    /// The node's epoch began here, behind the first one.
-    #[must_use]
-    pub fn with_base(mut self, base: Executed) -> Self {
-        self.executor.set_base(base);
-        self.replica = rebased::Rebased::over(self.replica, base.slot, self.written, 0);
-        self
-    }
-
     fn protocol(
         &self,
         protocol: &Entry,
         epoch: Epoch,
         seed: u64,
     ) -> Result<Box<dyn Replica>, OptionError> {
+        let rank = self.voters.rank(self.id);
+        assert_eq!(self.voters.len(), epoch.members, "an epoch has its voters");
         let setup = Setup {
-            id: self.id,
+            id: rank.expect("a replica with a protocol votes"),
             incarnation: self.incarnation,
             group: self.group,
             epoch,
@@ -600,7 +595,7 @@ impl Node {
             return Err(FrameError::Group { theirs: group });
         }
         if let Peer::Replica(from) = from {
-            let is_member = from.index() < self.members;
+            let is_member = self.members.contains(from);
             // Of another epoch there may be other members.
             let may_be = from.index() < ReplicaSet::MEMBERS_MAX && epoch != self.epoch;
             if !is_member && !may_be {
@@ -695,7 +690,9 @@ impl Node {
             self.on_digests(from, theirs, world, out);
         } else if kind == FrameKind::Pace as u8 {
             let message = PaceMessage::decode_all(reader.rest())?;
-            if let Some(answer) = self.pace.heard(from, message, arrived) {
+            if let Some(rank) = self.voters.rank(from)
+                && let Some(answer) = self.pace.heard(rank, message, arrived)
+            {
                 self.send_pace(ReplicaSet::EMPTY.with(from), answer, out);
             }
         } else if kind == FrameKind::Put as u8 {
@@ -1073,7 +1070,7 @@ impl Node {
     /// The peers that say of late that they hear a majority of the members.
     #[must_use]
     pub fn quorate_peers(&self, now: Time) -> ReplicaSet {
-        self.pace.quorate(now)
+        self.voters.numbers(self.pace.quorate(now))
     }
 
     /// How far execution has come.

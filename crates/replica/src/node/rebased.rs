@@ -1,13 +1,21 @@
-//! A protocol of an epoch behind the first: it counts slots and writes from 1, the node goes on.
+//! A protocol of an epoch behind the first: it counts slots and writes from 1 and members from 0,
+//! the node continues.
 //!
 //! ```text
-//!   protocol   1   2   3          write 1, 2            its own timers
-//!              │ + base           │ + writes before     │ + generation
-//!   node     base+1 …             n+1, n+2              those of earlier protocols are dropped
+//!   protocol   1   2   3        write 1, 2           its own timers          r0 r1 r2
+//!              │ + base         │ + writes before    │ + generation          │  │  │
+//!   node     base+1 …           n+1, n+2             those of earlier        r0 r2 r3: who votes,
+//!                                                    protocols are dropped   by their numbers
 //! ```
+//!
+//! Where the voters' numbers have no gap, they are what the protocol knows them by, and nothing
+//! is renamed.
 
 use super::*;
-use crate::EventError;
+use crate::{ClockReading, EventError, SnapshotLeft};
+
+/// Details of protocols that draw who takes part.
+const PICTURES: [&str; 2] = ["chain", "members"];
 
 /// See the module.
 pub(super) struct Rebased {
@@ -18,17 +26,151 @@ pub(super) struct Rebased {
     written: u64,
     /// See [`TimerKey::generation`].
     generation: u16,
+    /// The voters, where the protocol knows them by others than their numbers.
+    ranked: Option<Voters>,
+}
+
+/// The world as a protocol sees it that knows members by their ranks.
+struct RankedWorld<'a> {
+    world: &'a dyn World,
+    voters: Voters,
+}
+
+impl World for RankedWorld<'_> {
+    fn now(&self) -> Time {
+        self.world.now()
+    }
+
+    fn clock(&self) -> ClockReading {
+        self.world.clock()
+    }
+
+    fn room(&self, peer: ReplicaId) -> usize {
+        self.world.room(self.voters.number(peer))
+    }
+
+    fn takes(&self, peer: ReplicaId, bytes: usize) -> bool {
+        self.world.takes(self.voters.number(peer), bytes)
+    }
+
+    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
+        self.world.snapshot_newest()
+    }
+
+    fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        self.world.snapshot_read(id, offset, length)
+    }
+
+    fn snapshot_left(&self) -> Option<SnapshotLeft> {
+        self.world.snapshot_left()
+    }
+}
+
+/// Calls `handle` with the world as the protocol of an epoch sees it that these vote in.
+pub(crate) fn in_ranked_world<T>(
+    ranked: Option<Voters>,
+    world: &dyn World,
+    handle: impl FnOnce(&dyn World) -> T,
+) -> T {
+    match ranked {
+        Some(voters) => handle(&RankedWorld { world, voters }),
+        None => handle(world),
+    }
+}
+
+/// An effect with the numbers of the members that a protocol names in it.
+pub(crate) fn name_members(voters: Voters, effect: &mut Effect) {
+    match effect {
+        Effect::Send {
+            to: Recipients::Replicas(to),
+            ..
+        }
+        | Effect::Request { to, .. }
+        | Effect::Put { to, .. }
+        | Effect::FetchState { from: to, .. } => *to = voters.numbers(*to),
+        Effect::Route { members, .. } => {
+            for (member, _) in members {
+                *member = voters.number(*member);
+            }
+        }
+        Effect::Halt(reason) => *reason = voters.in_text(reason, "r"),
+        Effect::Send {
+            to: Recipients::Frontend(_),
+            ..
+        }
+        | Effect::Persist { .. }
+        | Effect::Trim { .. }
+        | Effect::SetTimer { .. }
+        | Effect::CancelTimer { .. }
+        | Effect::Execute { .. }
+        | Effect::Unordered { .. }
+        | Effect::Query { .. }
+        | Effect::Replay { .. }
+        | Effect::Stable { .. }
+        | Effect::RollBack { .. }
+        | Effect::Checkpoint { .. }
+        | Effect::Recovered
+        | Effect::Done { .. }
+        | Effect::Mark(_) => {}
+    }
+}
+
+/// The event with the ranks of the members that it names; none when it is of one that the protocol
+/// does not know.
+fn rank_members(voters: Voters, mut event: Event) -> Option<Event> {
+    match &mut event {
+        Event::Message {
+            from: Peer::Replica(from),
+            ..
+        }
+        | Event::ToFrontend { from, .. }
+        | Event::Reply { from, .. }
+        | Event::Link(Peer::Replica(from), _)
+        | Event::Put { from, .. }
+        | Event::Control(Control::ReportFailure(from)) => *from = voters.rank(*from)?,
+        Event::Control(Control::Slow(members) | Control::SlowMembers(members)) => {
+            *members = voters.ranks(*members);
+        }
+        Event::Message {
+            from: Peer::Frontend(_),
+            ..
+        }
+        | Event::Link(Peer::Frontend(_), _)
+        | Event::Control(
+            Control::CheckpointDue
+            | Control::HandOff
+            | Control::EpochEnded
+            | Control::Option { .. },
+        )
+        | Event::Start(_)
+        | Event::Submit(_)
+        | Event::Timer(_)
+        | Event::Persisted(_)
+        | Event::Executed(_)
+        | Event::RolledBack(_)
+        | Event::Checkpointed(_)
+        | Event::Installed { .. }
+        | Event::Idle => {}
+    }
+    Some(event)
 }
 
 impl Rebased {
-    /// The protocol of an epoch that began at this slot; as it is when nothing was before.
+    /// The protocol of an epoch that began at this slot, among these voters; as it is when nothing
+    /// was before.
+    ///
+    /// # Panics
+    /// When members have left before anything was.
     pub(super) fn over(
         inner: Box<dyn Replica>,
         base: Slot,
         written: PersistId,
         generation: u16,
+        voters: Voters,
     ) -> Box<dyn Replica> {
+        let ranked = (!voters.is_dense()).then_some(voters);
         if base == Slot(0) {
+            assert!(ranked.is_none(), "members leave at the end of an epoch");
             return inner;
         }
         Box::new(Self {
@@ -36,6 +178,7 @@ impl Rebased {
             base: base.0,
             written: written.0,
             generation,
+            ranked,
         })
     }
 
@@ -67,7 +210,10 @@ impl Rebased {
             }
             _ => {}
         }
-        Some(event)
+        match self.ranked {
+            Some(voters) => rank_members(voters, event),
+            None => Some(event),
+        }
     }
 
     /// Effects behind the first `begun` as the node knows them.
@@ -78,6 +224,9 @@ impl Rebased {
             }
         };
         for effect in &mut effects[begun..] {
+            if let Some(voters) = self.ranked {
+                name_members(voters, effect);
+            }
             match effect {
                 Effect::Persist { id, .. } => id.0 += self.written,
                 Effect::SetTimer { key, .. } | Effect::CancelTimer { key } => {
@@ -127,14 +276,20 @@ impl Replica for Rebased {
             return Ok(());
         };
         let begun = effects.len();
-        let handled = self.inner.on_event(event, around, effects);
+        let handled = in_ranked_world(self.ranked, around.world, |world| {
+            let around = Surroundings { world, ..around };
+            self.inner.on_event(event, around, effects)
+        });
         self.outward(begun, effects);
         handled
     }
 
     fn on_idle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> Wake {
         let begun = effects.len();
-        let wake = self.inner.on_idle(around, effects);
+        let wake = in_ranked_world(self.ranked, around.world, |world| {
+            let around = Surroundings { world, ..around };
+            self.inner.on_idle(around, effects)
+        });
         self.outward(begun, effects);
         wake
     }
@@ -147,6 +302,14 @@ impl Replica for Rebased {
             &mut status.stable,
         ] {
             slot.0 += self.base;
+        }
+        if let Some(voters) = self.ranked {
+            status.leader = status.leader.map(|leader| voters.number(leader));
+            for (name, value) in &mut status.details {
+                if PICTURES.contains(name) {
+                    *value = voters.in_text(value, "");
+                }
+            }
         }
         status
     }

@@ -3,6 +3,41 @@
 use super::*;
 
 impl Node {
+    /// The descriptor of the node's epoch, encoded: it goes into the headers of snapshots.
+    ///
+    /// # Panics
+    /// When it has no such member.
+    #[must_use]
+    pub fn with_descriptor(mut self, descriptor: Bytes) -> Self {
+        if let Ok(told) = Descriptor::decode(descriptor.clone()) {
+            self.members = ReplicaSet(self.members.0 | told.all().0);
+            assert!(
+                told.members.is_empty() || told.voters() == self.voters,
+                "a node knows who votes"
+            );
+            self.executor.agree(&told.limits);
+        }
+        assert!(
+            self.members.contains(self.id),
+            "a node is one of the members"
+        );
+        self.executor.set_descriptor(descriptor);
+        self
+    }
+
+    /// The node's epoch began here, behind the first one.
+    #[must_use]
+    pub fn with_base(mut self, base: Executed) -> Self {
+        self.executor.set_base(base);
+        let voters = match self.is_learner() {
+            // Nothing runs that counts them.
+            true => Voters::default(),
+            false => self.voters,
+        };
+        self.replica = rebased::Rebased::over(self.replica, base.slot, self.written, 0, voters);
+        self
+    }
+
     /// Restores the world's newest snapshot, then starts the protocol with what the journal holds.
     /// `recovered.checkpoint` is ignored: it comes from the snapshot.
     ///

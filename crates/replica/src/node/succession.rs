@@ -327,12 +327,12 @@ impl Node {
     }
 
     pub(super) fn peers(&self) -> ReplicaSet {
-        ReplicaSet::all(self.members).without(self.id)
+        self.members.without(self.id)
     }
 
     /// Those that vote.
     pub(super) const fn voters_of(&self, members: ReplicaSet) -> ReplicaSet {
-        ReplicaSet(members.0 & ReplicaSet::all(self.voters).0)
+        self.voters.among(members)
     }
 
     pub(super) fn linked(&self) -> ReplicaSet {
@@ -399,7 +399,7 @@ impl Node {
     pub(super) fn on_link(&mut self, peer: Peer, link: Link, out: &mut Vec<Output>) -> bool {
         let id = match peer {
             // It is a member no more.
-            Peer::Replica(id) if id.index() >= self.members => return false,
+            Peer::Replica(id) if !self.members.contains(id) => return false,
             Peer::Replica(id) => id,
             Peer::Frontend(frontend) => {
                 self.on_frontend_link(frontend, link, out);
@@ -480,7 +480,7 @@ impl Node {
         if word.asks {
             self.tell_epoch(ReplicaSet::EMPTY.with(from), false, out);
         }
-        let is_member = from.index() < self.members;
+        let is_member = self.members.contains(from);
         if word.number < self.epoch {
             if is_member {
                 self.succession.elsewhere.insert(from);
@@ -568,7 +568,16 @@ impl Node {
 
     /// Whether a majority has a state of a later epoch: what is here is not needed any more.
     fn is_settled_without(&self) -> bool {
-        self.voters_of(self.succession.later).len() > self.voters / 2
+        let next = self.successor().map(|next| next.voters());
+        // Where several leave, no majority of those that vote here may be left.
+        let voters = next.unwrap_or(self.voters);
+        voters.is_majority(self.succession.later)
+    }
+
+    /// The epoch that this one has ended for.
+    fn successor(&self) -> Option<Descriptor> {
+        let next = self.sealed().map(|seal| seal.successor.clone());
+        next.and_then(|next| Descriptor::decode(next).ok())
     }
 
     /// Peers that are in this epoch and have its state.
@@ -581,9 +590,8 @@ impl Node {
     /// Whether this replica is none of the epoch that its own has ended for.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        let next = self.sealed().map(|seal| seal.successor.clone());
-        let next = next.and_then(|next| Descriptor::decode(next).ok());
-        next.is_some_and(|next| self.is_replaced_by(&next))
+        self.successor()
+            .is_some_and(|next| self.is_replaced_by(&next))
     }
 
     /// Whether the end of this epoch is missing here, or was reached too late.
@@ -682,7 +690,7 @@ impl Node {
         let awaited = ReplicaSet(self.linked().0 & !self.succession.empty.0);
         let all = ReplicaSet(awaited.0 & !past.0).is_empty();
         // The one that has entered may be lost, and all that have followed it need this state.
-        let enough = self.voters_of(past).len() > self.voters / 2 || self.succession.is_over;
+        let enough = self.voters.is_majority(past) || self.succession.is_over;
         if !enough || !all && world.now() < since + PATIENCE {
             return;
         }
@@ -769,13 +777,14 @@ impl Node {
     fn become_member_of(&mut self, next: &Descriptor) {
         self.epoch = next.number;
         if !self.planted.is(Plant::RowsOfTheOldEpoch) {
-            (self.members, self.voters) = (next.members.len(), next.voters());
+            (self.members, self.voters) = (next.all(), next.voters());
         }
         let members = self.members;
-        self.succession.links.retain(|id, _| id.index() < members);
+        assert!(members.contains(self.id), "a node is one of the members");
+        self.succession.links.retain(|id, _| members.contains(*id));
         self.envelopes = FRAME_KINDS.map(|kind| envelope(kind, self.group, self.epoch));
         self.executed_told = self.executor.progress();
-        self.pace = Pace::new(self.voters);
+        self.pace = Pace::new(self.voters.len());
         // Until they say that they are in it.
         self.succession.be_apart_from(self.peers());
         self.succession.past = ReplicaSet::EMPTY;
@@ -986,7 +995,7 @@ impl Node {
             true => PersistId(0),
             false => self.written,
         };
-        self.replica = Rebased::over(inner, base, written, generation);
+        self.replica = Rebased::over(inner, base, written, generation, self.voters);
         if protocol.speculates {
             let newest = world.snapshot_newest();
             let position = self.executor.base().position;

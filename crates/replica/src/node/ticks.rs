@@ -47,7 +47,7 @@ impl Node {
 
     /// Sets the time of the next beat.
     pub(super) fn arm_pace(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        let beats = !self.pace_beat.is_zero() && self.voters > 1 && !self.is_learner();
+        let beats = !self.pace_beat.is_zero() && self.voters.len() > 1 && !self.is_learner();
         if beats && !core::mem::replace(&mut self.pace_armed, true) {
             out.push(Output::SetTimer {
                 key: node_timer(TIMER_PACE),
@@ -66,19 +66,24 @@ impl Node {
         }
         let status = self.replica.status();
         let now = world.now();
-        let (question, quick) = self.pace.beat(self.id, status.leader, status.voting, now);
+        let Some(rank) = self.voters.rank(self.id) else {
+            return;
+        };
+        let leader = status.leader.and_then(|leader| self.voters.rank(leader));
+        let (question, quick) = self.pace.beat(rank, leader, status.voting, now);
         self.send_pace(
-            (self.succession).running(ReplicaSet::all(self.voters).without(self.id)),
+            (self.succession).running(self.voters.set().without(self.id)),
             question,
             out,
         );
         if let Some(quick) = quick {
             out.push(Output::Mark("slow beside others"));
+            let quick = self.voters.numbers(quick);
             self.events.push_back(Event::Control(Control::Slow(quick)));
         }
-        if let Some(slow) = self.pace.slow_members(self.id, now) {
+        if let Some(slow) = self.pace.slow_members(rank, now) {
             out.push(Output::Mark("other members are slow"));
-            let control = Control::SlowMembers(slow);
+            let control = Control::SlowMembers(self.voters.numbers(slow));
             self.events.push_back(Event::Control(control));
         }
         self.arm_pace(world, out);

@@ -6,7 +6,7 @@
 //!                                                        └─► counted, told with the next line
 //! ```
 
-use quintet_replica::{ReplicaId, Status, Time};
+use quintet_replica::{ReplicaId, Status, Time, Voters};
 use std::time::Duration;
 
 /// Lines that may follow each other at once.
@@ -27,7 +27,7 @@ struct Seen {
 /// Compares each status with the one before.
 #[derive(Debug)]
 pub(super) struct Changes {
-    members: usize,
+    voters: Voters,
     last: Option<Seen>,
     budget: u32,
     refilled: Time,
@@ -35,9 +35,9 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    pub const fn new(members: usize) -> Self {
+    pub const fn new(voters: Voters) -> Self {
         Self {
-            members,
+            voters,
             last: None,
             budget: BURST,
             refilled: Time(0),
@@ -45,9 +45,9 @@ impl Changes {
         }
     }
 
-    /// The epoch has this number of members.
-    pub const fn enter_epoch(&mut self, members: usize) {
-        self.members = members;
+    /// These vote in the epoch.
+    pub const fn enter_epoch(&mut self, voters: Voters) {
+        self.voters = voters;
     }
 
     /// The line to log, if something changed and the budget allows it.
@@ -120,9 +120,9 @@ impl Changes {
         if !next.route.is_empty() && last.is_none_or(|last| last.route != next.route) {
             let ids: Vec<_> = next.route.iter().map(u16::to_string).collect();
             let mut text = format!("active members {}", ids.join(", "));
-            let out: Vec<_> = (0..self.members as u16)
-                .filter(|id| !next.route.contains(id))
-                .map(|id| id.to_string())
+            let out: Vec<_> = (self.voters.set().iter())
+                .filter(|id| !next.route.contains(&id.0))
+                .map(|id| id.0.to_string())
                 .collect();
             if !out.is_empty() {
                 text.push_str(&format!(" (without {})", out.join(", ")));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn election_is_logged_once() {
-        let mut changes = Changes::new(3);
+        let mut changes = Changes::new(Voters::dense(3));
         let first = changes.observe(&status(1, Some(0)), &[], Time(1)).unwrap();
         assert_eq!(
             first,
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn membership_change_names_members_left_out() {
-        let mut changes = Changes::new(3);
+        let mut changes = Changes::new(Voters::dense(3));
         let _ = changes.observe(&status(1, None), &[0, 1, 2], Time(1));
         let line = changes.observe(&status(1, None), &[0, 2], Time(2));
         assert_eq!(line.as_deref(), Some("active members 0, 2 (without 1)"));
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn lines_are_limited_when_views_change_all_the_time() {
-        let mut changes = Changes::new(3);
+        let mut changes = Changes::new(Voters::dense(3));
         let second = 1_000_000_000;
         let lines = (0..1_000u64)
             .filter_map(|view| changes.observe(&status(view, None), &[], Time(view * second / 100)))

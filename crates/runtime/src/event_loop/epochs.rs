@@ -135,44 +135,61 @@ impl Epochs {
         if let Some((other, _)) = taken {
             return Err(format!("{} is the address of replica {other}", row.peer));
         }
-        match next.members.get_mut(at) {
-            Some(place) => {
-                let role = place.role;
-                *place = MemberRow { role, ..row };
-            }
-            None => next.members.push(row),
-        }
+        let held = next.members.get(at).filter(|held| held.is_taken());
+        let role = held.map_or(row.role, |held| held.role);
+        next.place(at, MemberRow { role, ..row });
         Ok(next)
     }
 
     /// The row of one that wants to become a member.
     fn place_of(&self, request: &JoinRequest) -> Result<usize, String> {
-        let members = self.descriptor.members.len();
+        let current = &self.descriptor;
+        let members = current.members.len();
         match request.place {
-            JoinPlace::Of(id) if id.index() < members => Ok(id.index()),
+            JoinPlace::Of(id) if current.all().contains(id) => Ok(id.index()),
+            JoinPlace::Of(id) if id.index() < members => {
+                self.may_change_number()?;
+                match self.learner() {
+                    Some(learner) => Err(format!(
+                        "replica {} has no vote yet: remove it first, or wait",
+                        learner.0
+                    )),
+                    None => Ok(id.index()),
+                }
+            }
             JoinPlace::Of(id) => Err(format!(
-                "there is no replica {} to replace: they are 0 to {}",
+                "there is no replica {} to replace: they are {}",
                 id.0,
-                members - 1
+                listed(current.all())
             )),
             JoinPlace::Still(..) | JoinPlace::Vote | JoinPlace::New => {
                 self.may_change_number()?;
                 if let Some(learner) = self.learner() {
                     return Ok(learner.index());
                 }
-                match members < ReplicaSet::MEMBERS_MAX {
-                    true => Ok(members),
+                let row = current.row_for_new();
+                match row < ReplicaSet::MEMBERS_MAX {
+                    true => Ok(row),
                     false => Err(format!("there are {members} members, which is the most")),
                 }
             }
         }
     }
 
+    /// Whether there would be a member more.
+    fn is_one_more(&self, request: &JoinRequest) -> bool {
+        match request.place {
+            JoinPlace::New => true,
+            JoinPlace::Of(id) => !self.descriptor.all().contains(id),
+            JoinPlace::Still(..) | JoinPlace::Vote => false,
+        }
+    }
+
     /// The one that has no vote yet: there is never more than one.
     fn learner(&self) -> Option<ReplicaId> {
         let voters = self.descriptor.voters();
-        let is_there = voters < self.descriptor.members.len();
-        is_there.then_some(ReplicaId(voters as u16))
+        let mut all = self.descriptor.all().iter();
+        all.find(|id| !voters.contains(*id))
     }
 
     /// The next epoch with a vote for the learner.
@@ -192,30 +209,25 @@ impl Epochs {
         }
     }
 
-    /// The next epoch without a member.
-    fn without_member(&self, id: u16) -> Result<Descriptor, String> {
+    /// The next epoch without these members.
+    fn without_members(&self, gone: &[u16]) -> Result<Descriptor, String> {
         self.may_change_number()?;
         let mut next = self.descriptor.successor();
-        let members = next.members.len();
-        let last = members - 1;
-        if usize::from(id) != last {
-            return Err(match usize::from(id) < last {
-                true => format!(
-                    "only the member with the highest number can be removed, replica {last}: \
-                     replace replica {id} by another one instead (quintet join --replace {id})"
-                ),
-                false => {
-                    format!("there is no replica {id}, perhaps any more: they are 0 to {last}")
-                }
-            });
+        let all = next.all();
+        if let Some(id) = gone.iter().find(|id| !all.contains(ReplicaId(**id))) {
+            let all = listed(all);
+            return Err(format!(
+                "there is no replica {id}, perhaps any more: they are {all}"
+            ));
         }
-        next.members.pop();
+        next.vacate(gone.iter().map(|id| ReplicaId(*id)).collect());
         let entry = find(&next.protocol).map_err(|error| error.to_string())?;
         let least = entry.info.replicas_min.max(1);
-        if next.voters() < least {
+        if next.voters().len() < least {
             return Err(format!(
-                "protocol '{}' needs {least} members at least, and there are {members}",
-                next.protocol
+                "protocol '{}' needs {least} members with votes at least, and there are {}",
+                next.protocol,
+                self.descriptor.voters().len()
             ));
         }
         Ok(next)
@@ -239,11 +251,11 @@ impl Epochs {
                  can end again: begin a new cluster for that"
             ));
         }
-        if now.voters() < entry.info.replicas_min {
+        if now.voters().len() < entry.info.replicas_min {
             return Err(format!(
                 "protocol '{name}' needs {} members at least, and there are {}",
                 entry.info.replicas_min,
-                now.voters()
+                now.voters().len()
             ));
         }
         if self.datagrams && entry.needs_streams {
@@ -259,6 +271,12 @@ impl Epochs {
             ..now.successor()
         })
     }
+}
+
+/// Members by their numbers, for people.
+fn listed(members: ReplicaSet) -> String {
+    let all: Vec<String> = members.iter().map(|id| id.0.to_string()).collect();
+    all.join(", ")
 }
 
 /// Whether nothing would change.
@@ -344,7 +362,7 @@ impl EventLoop {
             self.journal.enter(number);
             self.trims.clear();
         }
-        self.about.members = descriptor.voters();
+        self.about.members = descriptor.voters().len();
         self.changes.enter_epoch(descriptor.voters());
         let rows = descriptor.members.len();
         self.world.rooms.resize_with(rows, Cell::default);
@@ -388,16 +406,16 @@ impl EventLoop {
         if let JoinPlace::Still(id, epoch) = request.place {
             let rows = terms::Rows::of(current);
             let other = rows.directory(id).is_some_and(|it| it != request.directory);
-            let gone = other || id.index() >= current.members.len();
-            let holders = self.node.holders().iter();
-            let voters = holders.filter(|id| id.index() < current.voters());
-            let settled = voters.count() + 1 > current.voters() / 2;
+            let gone = other || !current.all().contains(id);
+            // This one has the state.
+            let holders = self.node.holders().with(self.epochs.me);
+            let settled = current.voters().is_majority(holders);
             return match epoch < current.number && gone && settled {
                 true => JoinAnswer::Refused(no_member(id, current.number)),
                 false => JoinAnswer::Waits,
             };
         }
-        let is_learner = |id: ReplicaId| id.index() >= current.voters();
+        let is_learner = |id: ReplicaId| !current.voters().contains(id);
         let row = current.row_of(request.directory);
         let wants_vote = request.place == JoinPlace::Vote && row.is_none_or(is_learner);
         if row.is_some() && !wants_vote {
@@ -423,7 +441,7 @@ impl EventLoop {
             };
         }
         let learner = self.epochs.learner();
-        let is_next = request.place == JoinPlace::New
+        let is_next = self.epochs.is_one_more(request)
             && learner.is_some_and(|learner| !self.is_lost(learner, now));
         if self.epochs.changing.is_some() || is_next {
             return JoinAnswer::Waits;
@@ -447,7 +465,7 @@ impl EventLoop {
     fn note_addresses(&mut self, now: Time) {
         let links = self.shell.peers.figures(now).links;
         for (row, link) in self.epochs.descriptor.members.iter_mut().zip(links) {
-            if !link.name.is_empty() {
+            if row.is_taken() && !link.name.is_empty() {
                 row.peer = link.name;
             }
         }
@@ -471,13 +489,13 @@ impl EventLoop {
         Ok(next)
     }
 
-    /// The next epoch without a member, if it can be removed now.
-    fn next_without_member(&self, id: u16, now: Time) -> Result<Descriptor, String> {
-        if ReplicaId(id) == self.epochs.me {
+    /// The next epoch without these members, if they can be removed now.
+    fn next_without_members(&self, gone: &[u16], now: Time) -> Result<Descriptor, String> {
+        if gone.contains(&self.epochs.me.0) {
             let reason = "this is the replica to be removed: ask another one (--admin)";
             return Err(reason.to_owned());
         }
-        self.may_begin(self.epochs.without_member(id)?, now)
+        self.may_begin(self.epochs.without_members(gone)?, now)
     }
 
     /// Whether a learner has not been there for long.
@@ -508,8 +526,8 @@ impl EventLoop {
             up && !next.replaces(&self.epochs.descriptor, *id)
         };
         let voters = next.voters();
-        let staying = (0..voters as u16).map(ReplicaId).filter(stays).count();
-        let least = voters / 2 + 1;
+        let staying = voters.set().iter().filter(stays).count();
+        let (voters, least) = (voters.len(), voters.len() / 2 + 1);
         if staying >= least {
             return Ok(next);
         }
@@ -522,8 +540,7 @@ impl EventLoop {
     /// The next epoch, if no member that is linked loses its place and it would have a quorum.
     fn may_begin(&self, next: Descriptor, now: Time) -> Result<Descriptor, String> {
         let current = &self.epochs.descriptor;
-        let ids = (0..current.members.len() as u16).map(ReplicaId);
-        for id in ids.filter(|id| next.members.len() > id.index()) {
+        for id in next.all().iter() {
             if next.replaces(current, id) && self.is_linked(id, now) {
                 return Err(format!(
                     "replica {} is connected: only a lost member is replaced; stop it first",
@@ -540,12 +557,12 @@ impl EventLoop {
             return self.shell.answer_change(waiter, Err(NO_VOTE.to_owned()));
         }
         let has_settings = request.protocol.is_some() || !request.options.is_empty();
-        let next = match request.remove {
-            None => self.epochs.with_settings(request),
-            Some(_) if has_settings => {
-                Err("one change at a time: a member, or protocol and options".to_owned())
+        let next = match &request.remove[..] {
+            [] => self.epochs.with_settings(request),
+            _ if has_settings => {
+                Err("one change at a time: members, or protocol and options".to_owned())
             }
-            Some(id) => self.next_without_member(id, now),
+            gone => self.next_without_members(gone, now),
         };
         match next {
             Ok(next) => self.begin_change(next, waiter, now),
@@ -603,7 +620,7 @@ impl EventLoop {
                      again if the change is still wanted",
                     current.number.0,
                     current.protocol,
-                    current.members.len()
+                    current.all().len()
                 )),
             };
             return self.end_change(report);
@@ -659,7 +676,7 @@ impl EventLoop {
         }
         self.epochs.ask_at = now + ASK_EVERY;
         let (reachable, _) = self.shell.reachable(now);
-        let voters = self.epochs.descriptor.voters();
+        let voters = self.epochs.descriptor.voters().len();
         let has_quorum = 2 * reachable > voters;
         let still = JoinPlace::Still(self.epochs.me, self.epochs.descriptor.number);
         let place = match self.node.has_caught_up(now) {
@@ -680,7 +697,8 @@ impl EventLoop {
         *votes_asked += u32::from(place == JoinPlace::Vote);
         let links = self.shell.peers.figures(now).links;
         let addresses = links.into_iter().enumerate();
-        let addresses = addresses.filter(|(id, _)| *id != self.epochs.me.index());
+        let members = self.epochs.descriptor.all().without(self.epochs.me);
+        let addresses = addresses.filter(|(id, _)| members.contains(ReplicaId(*id as u16)));
         let addresses: Vec<String> = addresses.map(|(_, link)| link.name).collect();
         let request = JoinRequest {
             directory: self.epochs.directory,

@@ -126,8 +126,9 @@ impl EventLoop {
     /// When a socket cannot be watched, or (as the inner error) when snapshot or journal make no
     /// sense.
     pub fn new(parts: Parts) -> io::Result<Result<Self, String>> {
-        let changes = Changes::new(parts.about.members);
-        let reach = Reach::new(Some(parts.node.id()), parts.about.members, parts.viable);
+        let voters = parts.epochs.descriptor.voters();
+        let changes = Changes::new(voters);
+        let reach = Reach::new(Some(parts.node.id()), voters, parts.viable);
         let mut this = Self {
             shell: Shell::new(parts.shell, &parts.world.clock, reach)?,
             node: parts.node,

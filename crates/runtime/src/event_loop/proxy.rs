@@ -25,7 +25,8 @@ use crate::{
 };
 use quintet_replica::{
     Bytes, ClientNode, ClockReading, Effect, EventError, Executed, Lane, MemberRow, NodeStatus,
-    Peer, Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time, ViableIn, Wake, World,
+    Peer, Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time, ViableIn, Voters, Wake,
+    World,
 };
 use std::{cell::Cell, io};
 
@@ -93,7 +94,7 @@ impl Proxy {
             shell: Shell::new(
                 parts.shell,
                 &parts.world.clock,
-                Reach::new(None, parts.about.members, parts.viable),
+                Reach::new(None, Voters::dense(parts.about.members), parts.viable),
             )?,
             client: parts.client,
             world: parts.world,
@@ -281,7 +282,7 @@ impl Proxy {
             if let Some(descriptor) = self.client.descriptor() {
                 (self.about.options, self.about.limits) = terms::shown(descriptor);
                 self.about.fingerprint = descriptor.fingerprint().to_string();
-                self.about.members = descriptor.voters();
+                self.about.members = descriptor.voters().len();
                 self.rows.clone_from(&descriptor.members);
                 let rows = descriptor.members.len();
                 self.world.rooms.resize_with(rows, Cell::default);
@@ -349,6 +350,11 @@ impl Proxy {
         }
     }
 
+    fn members(&self) -> impl Iterator<Item = ReplicaId> {
+        let rows = (0..).map(ReplicaId).zip(&self.rows);
+        rows.filter(|(_, row)| row.is_taken()).map(|(id, _)| id)
+    }
+
     fn update_rooms(&self) {
         self.shell.update_rooms(&self.world.rooms);
     }
@@ -363,8 +369,7 @@ impl Proxy {
             frames_malformed: self.malformed,
             paths: self.client.paths().into_iter().collect(),
             clock: ClockReport::from(self.world.clock.state()),
-            peers: (self.shell)
-                .peer_reports((0..self.world.rooms.len() as u16).map(ReplicaId), now),
+            peers: (self.shell).peer_reports(self.members(), now),
             ..self.about.clone()
         };
         let protocol = Status {

@@ -61,10 +61,8 @@ impl From<Standing> for PeerClockReport {
 
 impl EventLoop {
     fn others(&self) -> impl Iterator<Item = ReplicaId> {
-        let me = self.node.id();
-        (0..self.world.rooms.len() as u16)
-            .map(ReplicaId)
-            .filter(move |id| *id != me)
+        let others = self.epochs.descriptor.all().without(self.node.id());
+        others.iter()
     }
 
     pub(super) fn publish(&mut self, now: Time) {
@@ -132,7 +130,8 @@ impl EventLoop {
         for row in &mut rows {
             row.has_state = Some(holders.contains(ReplicaId(row.id)));
         }
-        if let Some(own) = rows.get_mut(self.node.id().index()) {
+        let me = self.node.id().0;
+        if let Some(own) = rows.iter_mut().find(|row| row.id == me) {
             own.has_state = Some(!self.node.is_between_epochs());
             own.redis.clone_from(&self.about.redis);
         }

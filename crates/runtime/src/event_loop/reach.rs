@@ -24,7 +24,7 @@ use crate::transports::tcp::LinkReport;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
-    BatchId, Incarnation, Level, NodeState, ReplicaId, ReplicaSet, Slot, Time, ViableIn,
+    BatchId, Incarnation, Level, NodeState, ReplicaId, ReplicaSet, Slot, Time, ViableIn, Voters,
 };
 use std::time::Duration;
 
@@ -59,8 +59,7 @@ pub(super) struct Known<'a> {
 pub(super) struct Reach {
     /// This replica, if it is one.
     me: Option<ReplicaId>,
-    /// Those that vote.
-    members: usize,
+    voters: Voters,
     viable: ViableIn,
     looked_at: Option<Time>,
     /// Those that answer have not sufficed since then.
@@ -84,10 +83,10 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    pub fn new(me: Option<ReplicaId>, members: usize, viable: ViableIn) -> Self {
+    pub fn new(me: Option<ReplicaId>, voters: Voters, viable: ViableIn) -> Self {
         Self {
             me,
-            members,
+            voters,
             viable,
             looked_at: None,
             missing_since: None,
@@ -103,14 +102,14 @@ impl Reach {
         }
     }
 
-    /// Another protocol has its say on who suffices.
-    pub fn enter_epoch(&mut self, members: usize, viable: ViableIn) {
-        (self.members, self.viable) = (members, viable);
+    /// Others vote, and another protocol has its say on who suffices.
+    pub fn enter_epoch(&mut self, voters: Voters, viable: ViableIn) {
+        (self.voters, self.viable) = (voters, viable);
         self.committed = Slot(0);
     }
 
-    pub const fn members(&self) -> usize {
-        self.members
+    pub const fn voters(&self) -> Voters {
+        self.voters
     }
 
     pub fn must_look(&self, now: Time) -> bool {
@@ -125,26 +124,36 @@ impl Reach {
             self.progress_at = Some(now);
         }
         let silent: ReplicaSet = self.silence(figures, now).map(|(id, _)| id).collect();
-        let ids = (0..self.members as u16).map(ReplicaId);
-        let nodes: Vec<_> = ids
-            .map(|id| NodeState {
-                id,
-                up: !silent.contains(id),
-                forgot: false,
-            })
-            .collect();
-        let others = nodes.iter().filter(|node| Some(node.id) != self.me);
-        let mut up = others.filter(|node| node.up);
-        self.alone = up.clone().next().is_none();
-        self.told = !self.alone && up.clone().all(|node| known.lost.contains(node.id));
-        let through = up.any(|node| known.quorate.contains(node.id));
-        let viable = || (self.viable)(self.members, &nodes, known.route);
+        let up = ReplicaSet(self.voters.set().0 & !silent.0);
+        let others = self.me.map_or(up, |me| up.without(me));
+        self.alone = others.is_empty();
+        self.told = !self.alone && others.iter().all(|id| known.lost.contains(id));
+        let through = others.iter().any(|id| known.quorate.contains(id));
+        let viable = || self.are_viable(up, known.route);
         if through || !self.told && viable() {
             self.missing_since = None;
             self.rest(now);
         } else {
             self.missing_since.get_or_insert(now);
         }
+    }
+
+    /// Whether those that are up suffice to the protocol. It knows members by their ranks.
+    fn are_viable(&self, up: ReplicaSet, route: &[(ReplicaId, Incarnation)]) -> bool {
+        let voters = self.voters;
+        let ranked = (0..).map(ReplicaId).zip(voters.set().iter());
+        let nodes: Vec<_> = ranked
+            .map(|(id, number)| NodeState {
+                id,
+                up: up.contains(number),
+                forgot: false,
+            })
+            .collect();
+        let route = route.iter();
+        let route: Vec<_> = route
+            .filter_map(|(number, incarnation)| Some((voters.rank(*number)?, *incarnation)))
+            .collect();
+        (self.viable)(voters.len(), &nodes, &route)
     }
 
     /// Who waits has not waited for nothing until now.
@@ -253,10 +262,10 @@ impl Reach {
         figures: &PeerFigures,
         now: Time,
     ) -> impl Iterator<Item = (ReplicaId, Option<Duration>)> {
-        let ids = (0..self.members as u16).map(ReplicaId);
-        let others = ids.filter(|id| Some(*id) != self.me);
+        let others = self.voters.set().iter();
+        let others = others.filter(|id| Some(*id) != self.me);
         // Only those that vote tell each other all the time that they are there.
-        let learns = self.me.is_some_and(|me| me.index() >= self.members);
+        let learns = self.me.is_some_and(|me| !self.voters.contains(me));
         others.filter_map(move |id| {
             let link = figures.links.get(id.index())?;
             let age = self.heard(link).map(|at| now.since(at));
@@ -280,7 +289,7 @@ mod tests {
 
     fn reach(me: Option<u16>, members: usize, protocol: &str) -> Reach {
         let entry = quintet_protocols::find(protocol).expect("a protocol");
-        Reach::new(me.map(ReplicaId), members, entry.viable_in)
+        Reach::new(me.map(ReplicaId), Voters::dense(members), entry.viable_in)
     }
 
     /// Links that are up where something came, both of the node and of its transport.

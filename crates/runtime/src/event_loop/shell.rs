@@ -336,7 +336,10 @@ impl Shell {
     /// How many voters answered at the last report, this one included, and which did not.
     pub fn reachable(&self, now: Time) -> (usize, Vec<(ReplicaId, Option<Duration>)>) {
         let silent = self.reach.silent(&self.links, now);
-        (self.reach.members().saturating_sub(silent.len()), silent)
+        (
+            self.reach.voters().len().saturating_sub(silent.len()),
+            silent,
+        )
     }
 
     // --- what goes out ---------------------------------------------------------------------
@@ -455,7 +458,8 @@ impl Shell {
                 has_state: None,
             }
         };
-        rows.iter().enumerate().map(report).collect()
+        let rows = rows.iter().enumerate();
+        rows.filter(|(_, row)| row.is_taken()).map(report).collect()
     }
 
     /// Shows a report to the other threads, and `view` to the gateway.

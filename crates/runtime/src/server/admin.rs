@@ -434,7 +434,8 @@ const PATHS: &str = "GET  /livez     200 while the process runs; also /healthz\n
                      GET  /metrics   counters and gauges for Prometheus\n\
                      POST /snapshot  take a snapshot now and wait until it is durable\n\
                      GET  /change    the epoch with its protocol and options, as JSON\n\
-                     POST /change    {\"protocol\": NAME, \"options\": {…}}: go on with these; waits\n";
+                     POST /change    {\"protocol\": NAME, \"options\": {…}}: go on with these; waits;\n\
+                                {\"remove\": [ID, …]}: continue without them\n";
 
 #[derive(Clone)]
 struct State {

@@ -1,12 +1,15 @@
 //! Changes of a cluster's epoch, as they are asked for over HTTP and by Redis clients.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
 /// A caller waits for a change no longer than this.
 pub const CHANGE_MAX: Duration = Duration::from_secs(400);
 
-/// The request of `POST /change`: another protocol, other options, or both; or a member less.
+/// In the answer of a replica that cannot make a change, though another one can.
+pub const ASK_ANOTHER: &str = "ask another";
+
+/// The request of `POST /change`: another protocol, other options, or both; or fewer members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeRequest {
@@ -17,9 +20,25 @@ pub struct ChangeRequest {
     /// changes, have by default.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
-    /// A member that is removed: the one with the highest number.
-    #[serde(default)]
-    pub remove: Option<u16>,
+    /// Members that are removed, by their numbers.
+    #[serde(default, deserialize_with = "one_or_more")]
+    pub remove: Vec<u16>,
+}
+
+/// A number, or a list of them.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u16>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        One(u16),
+        More(Vec<u16>),
+        None(()),
+    }
+    Ok(match Given::deserialize(deserializer)? {
+        Given::One(id) => vec![id],
+        Given::More(ids) => ids,
+        Given::None(()) => Vec::new(),
+    })
 }
 
 impl ChangeRequest {
@@ -57,10 +76,11 @@ impl ChangeReport {
     /// When there is no such member.
     pub fn seeds(&self, place: Option<u16>) -> Result<Vec<&str>, String> {
         if let Some(id) = place
-            && usize::from(id) >= self.members.len()
+            && !self.members.iter().any(|it| it.id == id)
         {
-            let last = self.members.len().saturating_sub(1);
-            return Err(format!("there is no replica {id}: they are 0 to {last}"));
+            let all: Vec<_> = self.members.iter().map(|it| it.id.to_string()).collect();
+            let all = all.join(", ");
+            return Err(format!("there is no replica {id}: they are {all}"));
         }
         let others = self.members.iter().filter(|it| Some(it.id) != place);
         Ok(others.map(|it| &it.peer[..]).collect())
@@ -86,7 +106,7 @@ impl ChangeReport {
 /// A member of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberReport {
-    /// Its row, by which replicas are called.
+    /// Its number, which it keeps.
     pub id: u16,
     /// Its identity, which no other replica ever has.
     pub node: String,
@@ -99,4 +119,19 @@ pub struct MemberReport {
     /// Whether it is known to have the state, so that it counts; a proxy does not know.
     #[serde(default)]
     pub has_state: Option<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_to_be_removed_are_a_number_or_a_list() {
+        let read = |text: &str| serde_json::from_str::<ChangeRequest>(text).map(|it| it.remove);
+        assert_eq!(read(r#"{"remove": 4}"#).ok(), Some(vec![4]));
+        assert_eq!(read(r#"{"remove": [1, 3]}"#).ok(), Some(vec![1, 3]));
+        assert_eq!(read(r#"{"remove": null}"#).ok(), Some(Vec::new()));
+        assert_eq!(read("{}").ok(), Some(Vec::new()));
+        assert!(read(r#"{"remove": "4"}"#).is_err());
+    }
 }

@@ -38,7 +38,7 @@ pub use admin::{
     PeerReport, SnapshotReport, StatusReport, TransferReport,
 };
 pub use admin_connections::AdminOptions;
-pub use change::{CHANGE_MAX, ChangeReport, ChangeRequest, MemberReport};
+pub use change::{ASK_ANOTHER, CHANGE_MAX, ChangeReport, ChangeRequest, MemberReport};
 pub use config::{GatewayConfig, NodeView};
 pub use gateway::{ConnectionId, Gateway};
 pub use metrics::{Counters, Exposition, Family, MetricKind};

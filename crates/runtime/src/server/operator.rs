@@ -28,8 +28,8 @@ const HELP: [&str; 15] = [
     "    Return whether a change is under way: none, ordering or sealed.",
     "SWITCH <protocol> [<option> <value> ...]",
     "    Continue with this protocol and these options; answered when it does.",
-    "MEMBER REMOVE <id>",
-    "    Remove the member with the highest number; answered when it is removed.",
+    "MEMBER REMOVE <id> [<id> ...]",
+    "    Remove members; answered when they are removed. The others keep their numbers.",
     "MEMBER ADD, MEMBER REPLACE <id>",
     "    Return the command line that starts the new replica.",
     "HELP",
@@ -184,8 +184,8 @@ fn parse(args: &[&[u8]]) -> Result<Option<(Shows, ChangeRequest)>, CommandError>
             };
             (Shows::Protocol, request)
         }
-        ("member", [what, id]) if is(what, "remove") => {
-            let remove = Some(member(id)?);
+        ("member", [what, ids @ ..]) if is(what, "remove") && !ids.is_empty() => {
+            let remove = ids.iter().map(|id| member(id)).collect::<Result<_, _>>()?;
             (Shows::Members, ChangeRequest { remove, ..nothing })
         }
         ("member", [what]) if is(what, "add") => (Shows::Join(None), nothing),

@@ -177,12 +177,12 @@ fn other_formats_are_named() {
     assert_eq!(error, HandshakeError::Format(1));
     assert_eq!(
         error.to_string(),
-        "format version mismatch: ours 8, theirs 1"
+        "format version mismatch: ours 9, theirs 1"
     );
     // What a program of another format answers, with the same beginning.
     let mut answer = Handshake::denied();
-    answer[8] = 9;
-    assert_eq!(initiator.advance(&answer), Err(HandshakeError::Format(9)));
+    answer[8] = 10;
+    assert_eq!(initiator.advance(&answer), Err(HandshakeError::Format(10)));
 }
 
 #[test]

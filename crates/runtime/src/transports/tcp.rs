@@ -39,8 +39,8 @@ use mio::{
 };
 use opening::{Complaints, Shaken, refused_backoff};
 use quintet_replica::{
-    Descriptor, Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId, Time,
-    limits,
+    Descriptor, Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId,
+    ReplicaSet, Time, limits,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -269,8 +269,8 @@ pub(crate) struct Tcp {
     memories: Option<Box<shared::Memories>>,
     /// The nodes that have the rows of this side's epoch.
     rows: Rows,
-    /// How many of them vote; of a frontend, all count.
-    voters: usize,
+    /// Which of them vote; to a frontend, all count.
+    voters: ReplicaSet,
 }
 
 impl Tcp {
@@ -340,7 +340,7 @@ impl Tcp {
             datagram_counters: DatagramMetrics::default(),
             memories: None,
             rows: Rows::default(),
-            voters: usize::MAX,
+            voters: ReplicaSet::all(ReplicaSet::MEMBERS_MAX),
         }
     }
 
@@ -872,7 +872,7 @@ impl Tcp {
         self.me.descriptor = descriptor.public();
         self.me.members = descriptor.members.len() as u16;
         if self.id.is_some() {
-            self.voters = descriptor.voters();
+            self.voters = descriptor.voters().set();
         }
         while self.links.len() < descriptor.members.len() {
             self.links.push(MemberLink::to(String::new()));
@@ -885,8 +885,12 @@ impl Tcp {
                 continue;
             };
             let row = descriptor.members.get(member);
+            let row = row.filter(|row| row.is_taken());
             link.absent = row.is_none();
             let Some(row) = row else {
+                // Another member may be there one day.
+                link.name.clear();
+                (link.address, link.renamed) = (None, link.resolving);
                 self.drop_link(member, "it is no member any more", now);
                 continue;
             };
@@ -908,7 +912,10 @@ impl Tcp {
     /// Sets the nodes that have the rows of the epoch that this side begins in.
     pub fn set_rows(&mut self, descriptor: &Descriptor) {
         self.rows = Rows::of(descriptor);
-        self.voters = descriptor.voters();
+        self.voters = descriptor.voters().set();
+        for (link, row) in self.links.iter_mut().zip(&descriptor.members) {
+            link.absent = !row.is_taken();
+        }
     }
 
     /// Breaks the links to all members, which are made again.

@@ -321,6 +321,86 @@ pub(super) fn members_come_and_go(mut setting: Setting) -> Result<(), Skip> {
     Ok(())
 }
 
+/// One more member, in the first vacant row.
+fn grow(stage: &mut Stage, number: &mut EpochNumber) {
+    let numbers = stage.load(6, 20);
+    stage.run(MILLISECOND / 4);
+    let members = stage.members();
+    change_by(stage, &members, *number, |stage, replica| {
+        let _ = stage.offer_addition(replica);
+    });
+    number.0 += 1;
+    let now = stage.members().into_iter();
+    let new = now.filter(|it| !members.contains(it)).collect::<Vec<_>>();
+    assert_eq!(new.len(), 1, "{members:?}");
+    stage.join(new[0], members[0]);
+    serve(stage, &new, *number);
+    stage.until("the load is answered", |stage| stage.answered(&numbers));
+    goes_on(stage);
+}
+
+/// Fewer members; those that stay keep their numbers, and those that do not are told so.
+fn shrink(stage: &mut Stage, number: &mut EpochNumber, gone: &[usize]) {
+    stage.load(6, 20);
+    stage.run(MILLISECOND / 4);
+    let mut stay = stage.members();
+    stay.retain(|it| !gone.contains(it));
+    change_by(stage, &stay, *number, |stage, replica| {
+        let _ = stage.offer_removal(replica, gone);
+    });
+    number.0 += 1;
+    assert_eq!(stage.members(), stay);
+    stage.until("those that were removed stop", |stage| {
+        let up = stage.up();
+        gone.iter().all(|replica| !up.contains(replica))
+    });
+    goes_on(stage);
+    // One that was removed and starts again is told so, too.
+    for replica in gone {
+        stage.start(*replica);
+        stage.until("it stops again", |stage| stage.has_left(*replica));
+    }
+    // Each that the protocol can do without may be lost.
+    for replica in stay {
+        if cast::dispensable(stage, replica).is_ok() {
+            stage.crash(replica);
+            stage.talk(1);
+            start(stage, &[replica], *number);
+        }
+    }
+}
+
+/// Any members are removed under load: the leader, one that is dead, two at once. Others get their
+/// numbers, and all restart.
+pub(super) fn any_member_is_removed(mut setting: Setting) -> Result<(), Skip> {
+    setting.spare = 2;
+    let disk = setting.durability == Durability::Disk;
+    let mut stage = cast::open(setting);
+    let mut number = EpochNumber(1);
+    grow(&mut stage, &mut number);
+    grow(&mut stage, &mut number);
+    let leader = stage.leader().unwrap_or(0);
+    shrink(&mut stage, &mut number, &[leader]);
+    let middle = stage.members()[1];
+    let dead = cast::dispensable(&stage, middle)?;
+    stage.crash(dead);
+    stage.talk(1);
+    shrink(&mut stage, &mut number, &[dead]);
+    if disk {
+        let all = stage.members();
+        for replica in &all {
+            stage.crash(*replica);
+        }
+        start(&mut stage, &all, number);
+    }
+    grow(&mut stage, &mut number);
+    grow(&mut stage, &mut number);
+    shrink(&mut stage, &mut number, &[0, 2]);
+    assert_eq!(stage.members(), [1, 3, 4]);
+    end(&mut stage);
+    Ok(())
+}
+
 /// One more replica gets the state while it has no vote, over the end of an epoch and a restart, and
 /// then has its vote at once: without another transfer of the state.
 pub(super) fn learner_has_the_state_when_it_gets_its_vote(

@@ -70,7 +70,10 @@ pub(super) fn one_slow_link(mut setting: Setting) -> Result<(), Skip> {
     let (leader, member) = (cast::leader(&stage), cast::member(&stage)?);
     cast::dispensable(&stage, member)?;
     let route = stage.route();
-    let third = (0..stage.members()).find(|replica| ![leader, member].contains(replica));
+    let third = stage
+        .members()
+        .into_iter()
+        .find(|replica| ![leader, member].contains(replica));
     let third = third.ok_or(Skip("every link is one of the leader's"))?;
     let mut ways = vec![
         (leader, member),

@@ -169,6 +169,8 @@ scenarios! {
         "a replica that is lost, and one that leads, are replaced by others under load";
     epochs::members_come_and_go [3] Both
         "members are added and removed under load, and others are lost";
+    epochs::any_member_is_removed [3] Both
+        "any members are removed under load, and others get their numbers; the rest keep theirs";
     epochs::learner_has_the_state_when_it_gets_its_vote [1, 3] Both
         "a replica gets the state before its vote, and no quorum needs it until then";
     epochs::state_saved_ahead_leads_into_the_next_epoch [3] Disk

@@ -54,6 +54,6 @@ impl World {
             return self.violate(Violation::new("epochs", what));
         }
         self.note_members(&entered, base);
-        self.link_members(index, earlier, entered.members.len());
+        self.link_members(index, earlier, entered.all());
     }
 }

@@ -53,12 +53,18 @@ impl Stage {
         }
     }
 
+    /// Whether a replica was told that it is no member.
+    pub fn has_left(&self, replica: usize) -> bool {
+        let why = self.seats[replica].halted.as_deref().unwrap_or_default();
+        why.contains("no member any more since epoch")
+    }
+
     /// Whether all replicas are up and have executed equally far.
     pub fn level(&self) -> bool {
-        let first = self.seats[0].executed().slot;
-        self.seats[..self.members()]
-            .iter()
-            .all(|seat| seat.node.is_some() && seat.executed().slot == first)
+        let members = self.members();
+        let mut all = members.iter().map(|member| &self.seats[*member]);
+        let first = all.clone().next().map(|it| it.executed().slot);
+        all.all(|it| it.node.is_some() && Some(it.executed().slot) == first)
     }
 
     /// Heals and starts everything, and waits until all replicas have executed the same and no
@@ -69,7 +75,7 @@ impl Stage {
     pub fn recover(&mut self) {
         self.weather(0, 0);
         self.heal();
-        for seat in 0..self.members() {
+        for seat in self.members() {
             self.hold_disk(seat, false);
             if self.seats[seat].paused {
                 self.resume(seat);
@@ -96,14 +102,14 @@ impl Stage {
     /// With what does not hold.
     pub fn final_phase(&mut self) {
         self.recover();
-        for seat in 0..self.members() {
+        for seat in self.members() {
             let client = self.client(Place::At(seat));
             self.ask(client, Level::Ordered, 2, Operation::Add(1));
         }
         self.until("new commands commit at every replica", |stage| {
             stage.quiet() && stage.level()
         });
-        for seat in 0..self.members() {
+        for seat in self.members() {
             let client = self.client(Place::At(seat));
             let reads: Vec<_> = (0..KEYS).map(|key| (key, Operation::Read)).collect();
             self.invoke(client, Level::Linearizable, &reads);
@@ -114,7 +120,8 @@ impl Stage {
         let checked = self.judge();
         self.demand(checked);
         self.assert_sound();
-        for (index, seat) in self.seats[..self.members()].iter().enumerate() {
+        for index in self.members() {
+            let seat = &self.seats[index];
             assert!(
                 seat.halted.is_none(),
                 "replica {index} halted: {:?}",

@@ -37,7 +37,7 @@ use crate::{
 use clients::Client;
 use quintet_replica::{
     ClusterId, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, Link,
-    MemberRole, MemberRow, NodeState, PersistId, ReplicaId, SealError,
+    MemberRole, MemberRow, NodeState, PersistId, ReplicaId, ReplicaSet, SealError, Voters,
 };
 use std::{collections::BTreeMap, time::Duration};
 use wires::Wires;
@@ -268,6 +268,28 @@ impl Stage {
             peer: format!("r{rows}"),
         });
         self.offer_epoch(seat, &next)
+    }
+
+    /// The same without these members.
+    pub fn offer_removal(&mut self, replica: usize, gone: &[usize]) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(replica).successor();
+        next.leader_first = ReplicaId(replica as u16);
+        next.vacate(gone.iter().map(|id| ReplicaId(*id as u16)).collect());
+        self.offer_epoch(replica, &next)
+    }
+
+    /// The same with one more member, in the first vacant row.
+    pub fn offer_addition(&mut self, replica: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(replica).successor();
+        next.leader_first = ReplicaId(replica as u16);
+        let row = next.row_for_new();
+        let member = MemberRow {
+            node: 400 + next.number.0,
+            role: MemberRole::Voter,
+            peer: format!("r{row}"),
+        };
+        next.place(row, member);
+        self.offer_epoch(replica, &next)
     }
 
     /// The same with one more member that has no vote yet.
@@ -541,17 +563,22 @@ impl Stage {
             .max_by_key(|(slot, _)| *slot);
         match newest {
             Some((_, members)) if !members.is_empty() => members.clone(),
-            _ => (0..self.members()).collect(),
+            _ => self.members(),
         }
     }
 
-    /// How many members the latest epoch of any replica has.
-    pub fn members(&self) -> usize {
+    /// The members of the latest epoch of any replica, and those of them that vote.
+    fn newest_members(&self) -> (ReplicaSet, Voters) {
         let stored = self.seats.iter().filter_map(|seat| seat.epoch.as_ref());
         let newest = stored.max_by_key(|(descriptor, _)| descriptor.number);
-        newest.map_or(self.setting.replicas, |(descriptor, _)| {
-            descriptor.members.len()
-        })
+        let first = Voters::dense(self.setting.replicas);
+        newest.map_or((first.set(), first), |(it, _)| (it.all(), it.voters()))
+    }
+
+    /// The members of the latest epoch of any replica.
+    pub fn members(&self) -> Vec<usize> {
+        let (all, _) = self.newest_members();
+        all.iter().map(ReplicaId::index).collect()
     }
 
     /// The protocol that runs, in the latest epoch of any replica.
@@ -567,15 +594,16 @@ impl Stage {
     /// memories.
     fn viable_without(&self, down: &[usize]) -> bool {
         let memory = self.setting.durability == Durability::Memory;
-        let members = self.members();
-        let states: Vec<NodeState> = (0..members)
-            .map(|id| NodeState {
-                id: ReplicaId(id as u16),
-                up: !down.contains(&id),
-                forgot: memory && down.contains(&id),
+        let (_, voters) = self.newest_members();
+        let ranked = (0..).map(ReplicaId).zip(voters.set().iter());
+        let states: Vec<NodeState> = ranked
+            .map(|(id, number)| NodeState {
+                id,
+                up: !down.contains(&number.index()),
+                forgot: memory && down.contains(&number.index()),
             })
             .collect();
-        (self.entry().viable)(members, &states)
+        (self.entry().viable)(voters.len(), &states)
     }
 
     /// The largest part of `wish`, from its front, that the protocol can lose at once.

@@ -307,7 +307,7 @@ impl Stage {
             checkpoint: None,
             records: seat.disk.records.clone(),
         };
-        let mut node = match Node::new(setup, &entry, machine) {
+        let mut node = match Node::among(descriptor.voters(), setup, &entry, machine) {
             Ok(node) => node.with_descriptor(descriptor.encode()).with_base(base),
             Err(error) => return self.violate("options", error.to_string()),
         };

@@ -44,8 +44,11 @@ pub struct Marker {
     pub durability: String,
     /// Its protocol.
     pub protocol: String,
-    /// How many replicas it has.
+    /// How many replicas it has, with those that were removed from among them.
     pub replicas: u16,
+    /// Those that were removed, from among the others.
+    #[serde(skip)]
+    pub vacant: Vec<u16>,
     /// The first Redis port, as of the last start.
     pub base_port: u16,
     #[serde(default)]
@@ -96,9 +99,17 @@ impl Marker {
         if let Some(epoch) = newest.filter(|epoch| epoch.number.0 > 1 && !self.is_memory()) {
             self.protocol = epoch.protocol;
             self.replicas = epoch.members.len() as u16;
+            let rows = epoch.members.iter().zip(0..);
+            let vacant = rows.filter(|(row, _)| !row.is_taken());
+            self.vacant = vacant.map(|(_, id)| id).collect();
             self.options = epoch.options.into_iter().collect();
         }
         self
+    }
+
+    /// The replicas that are members.
+    pub fn ids(&self) -> impl Iterator<Item = u16> {
+        (0..self.replicas).filter(|id| !self.vacant.contains(id))
     }
 
     /// Whether its acknowledgements promise memory only.
@@ -236,7 +247,7 @@ impl Prepared {
     pub fn undo(&self) -> Outcome {
         let marker = self.path.join(MARKER);
         fs::remove_file(&marker).map_err(|error| storage(&marker, &error))?;
-        for id in 0..self.plan.replicas {
+        for id in self.plan.ids() {
             let directory = self.path.join(format!("replica-{id}"));
             fs::remove_dir_all(&directory).map_err(|error| storage(&directory, &error))?;
         }
@@ -342,6 +353,7 @@ impl Directory {
             durability: plan.durability.name().to_owned(),
             protocol: plan.protocol.clone(),
             replicas: plan.replicas,
+            vacant: plan.vacant.clone(),
             base_port: plan.base_port,
             options: plan.options.iter().cloned().collect(),
             limits: plan.limits.iter().cloned().collect(),
@@ -350,7 +362,7 @@ impl Directory {
         let text =
             format!("# Written by 'quintet demo': which cluster this directory holds.\n{text}");
         write_whole(&self.path.join(MARKER), &text)?;
-        for id in 0..plan.replicas {
+        for id in plan.ids() {
             let directory = self.path.join(format!("replica-{id}"));
             fs::create_dir_all(&directory).map_err(|error| storage(&directory, &error))?;
             write_whole(
@@ -384,11 +396,12 @@ impl Directory {
         if plan.replicas != held.replicas {
             return refuse(format!(
                 "this directory holds a cluster of {} replicas, not {}",
-                held.replicas, plan.replicas
+                held.ids().count(),
+                plan.ids().count()
             ));
         }
         let joined = |id: u16| quintet_runtime::has_joined(&data_in(&self.path, id));
-        if plan.base_port != held.base_port && (0..held.replicas).any(joined) {
+        if plan.base_port != held.base_port && held.ids().any(joined) {
             return refuse(format!(
                 "replicas have joined this cluster, whose ports stay: --base-port {}",
                 held.base_port

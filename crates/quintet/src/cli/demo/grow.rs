@@ -19,14 +19,20 @@ pub fn run(directory: &Path, replaces: Option<u16>) -> Outcome {
     let addresses = status::addresses_of_demo(directory)?;
     let report = ask_any(&addresses, None)
         .map_err(|failure| failure.help("only a demo that runs can grow: start it first"))?;
-    let members = report.members.len() as u16;
-    let id = replaces.unwrap_or(members);
+    let taken: Vec<u16> = report.members.iter().map(|it| it.id).collect();
+    // The first number that no member has.
+    let mut free = (0..).filter(|id| !taken.contains(id));
+    let id = replaces.or(free.next()).unwrap_or_default();
     let seeds =
         (report.seeds(replaces)).map_err(|why| Failure::usage(format!("--replace: {why}")))?;
     let seeds: Vec<String> = seeds.into_iter().map(str::to_owned).collect();
-    let first = settings::load_own(&directory.join("replica-0").join("quintet.toml"))?.config;
+    let first = taken.first().copied().unwrap_or_default();
+    let first = directory.join(format!("replica-{first}"));
+    let first = settings::load_own(&first.join("quintet.toml"))?.config;
+    let rows = taken.iter().map(|id| id + 1).max().unwrap_or_default();
     let plan = Plan {
-        replicas: members.max(id + 1),
+        replicas: rows.max(id + 1),
+        vacant: Vec::new(),
         proxies: 0,
         protocol: report.protocol,
         options: report.options.into_iter().collect(),

@@ -128,8 +128,10 @@ pub struct Demo {
 /// What the demo is to be, all defaults filled in.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many replicas.
+    /// How many replicas, with those that were removed from among them.
     pub replicas: u16,
+    /// Those that were removed.
+    pub vacant: Vec<u16>,
     /// How many proxies.
     pub proxies: u16,
     /// The protocol's name.
@@ -152,6 +154,11 @@ impl Plan {
     /// Whether its members change while it runs: the ports behind them are free then.
     fn can_grow(&self) -> bool {
         self.proxies == 0 && self.replicas < REPLICAS_MAX
+    }
+
+    /// The replicas that are members.
+    pub fn ids(&self) -> impl Iterator<Item = u16> {
+        (0..self.replicas).filter(|id| !self.vacant.contains(id))
     }
 }
 
@@ -279,11 +286,13 @@ impl Demo {
             ))
             .help("leave '--transport udp' out, or choose another protocol"));
         }
-        let replicas = self
-            .replicas
-            .or(continued.map(|held| held.replicas))
-            .unwrap_or(3);
-        if usize::from(replicas) < entry.info.replicas_min {
+        let (replicas, vacant) = match (self.replicas, continued) {
+            (asked, Some(held)) if asked.is_none_or(|it| usize::from(it) == held.ids().count()) => {
+                (held.replicas, held.vacant.clone())
+            }
+            (asked, _) => (asked.unwrap_or(3), Vec::new()),
+        };
+        if usize::from(replicas) - vacant.len() < entry.info.replicas_min {
             return Err(Failure::usage(format!(
                 "--replicas: protocol '{protocol}' needs at least {}",
                 entry.info.replicas_min
@@ -295,6 +304,7 @@ impl Demo {
             .unwrap_or(BASE_PORT);
         let plan = Plan {
             replicas,
+            vacant,
             proxies: self.proxies,
             protocol,
             options,
@@ -342,7 +352,7 @@ impl Demo {
         };
         let mut text = format!(
             "\n{} replicas{proxies} are ready: protocol {}, durability {}\n\n",
-            plan.replicas,
+            plan.ids().count(),
             plan.protocol,
             plan.durability.name()
         );
@@ -360,7 +370,7 @@ impl Demo {
             text.push_str(&format!("  again  {}\n", process.serve_line()));
         }
         let last = plan.base_port + plan.replicas + plan.proxies - 1;
-        let first = plan.base_port;
+        let first = plan.base_port + plan.ids().next().unwrap_or_default();
         let (victim, what) = supervisor.victim();
         text.push_str(&format!(
             "\nTry:\n  redis-cli -p {first} set greeting hello\n  redis-cli -p {last} get greeting\n  \
@@ -372,7 +382,7 @@ impl Demo {
                 true => String::new(),
                 false => format!(" --dir {}", shell_word(&self.dir.to_string_lossy())),
             };
-            if plan.replicas > 2
+            if plan.ids().count() > 2
                 && let What::Replica(id) = victim.what
             {
                 text.push_str(&format!(

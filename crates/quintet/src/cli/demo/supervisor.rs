@@ -46,7 +46,7 @@ enum State {
 /// What a process of the demo is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A replica: its place among the members.
+    /// A replica: its number among the members.
     Replica(u16),
     /// A proxy: its number among the proxies.
     Proxy(u16),
@@ -55,7 +55,7 @@ pub enum What {
 impl What {
     /// All that a demo starts, replicas first.
     pub fn all(plan: &Plan) -> impl Iterator<Item = Self> {
-        let replicas = (0..plan.replicas).map(Self::Replica);
+        let replicas = plan.ids().map(Self::Replica);
         replicas.chain((0..plan.proxies).map(Self::Proxy))
     }
 
@@ -160,7 +160,7 @@ impl Managed {
             if quintet_runtime::stored_epoch(data).is_none() {
                 // It was stopped before it was a member.
                 serve.extend(["--replace".to_owned(), id.to_string()]);
-                for other in (0..prepared.plan.replicas).filter(|other| *other != id) {
+                for other in prepared.plan.ids().filter(|other| *other != id) {
                     let peer = Ports::of(prepared.plan.base_port, other).peer;
                     serve.extend(["--seed".to_owned(), format!("127.0.0.1:{peer}")]);
                 }

@@ -33,7 +33,7 @@ fn client_that_changes_the_protocol_waits_alone_and_in_order() {
     let wanted = ChangeRequest {
         protocol: Some("nezha".to_owned()),
         options: [("a".to_owned(), "1".to_owned())].into(),
-        remove: None,
+        remove: Vec::new(),
     };
     assert_eq!(request, wanted);
     assert_eq!(rig.gateway.take_change(), None);
@@ -61,7 +61,7 @@ fn waiting_client_is_told_when_time_is_over_or_the_server_stops() {
     let (id, other) = (rig.connect(), rig.connect());
     rig.say(id, "QUINTET MEMBER REMOVE 1");
     let (number, request) = rig.gateway.take_change().unwrap();
-    assert_eq!(request.remove, Some(1));
+    assert_eq!(request.remove, [1]);
     assert_eq!(rig.gateway.next_deadline(), rig.now + CHANGE_MAX);
     rig.pass(CHANGE_MAX);
     rig.run();
@@ -119,7 +119,7 @@ fn reasons_and_lines_to_start_a_replica_are_answered() {
         "{replace}"
     );
     let none = answered("QUINTET MEMBER REPLACE 2", &Ok(report()));
-    assert_eq!(none, "-ERR there is no replica 2: they are 0 to 1\\r\\n");
+    assert_eq!(none, "-ERR there is no replica 2: they are 0, 1\\r\\n");
     let change = answered("QUINTET CHANGE", &Ok(report()));
     assert_eq!(
         change,

@@ -243,8 +243,11 @@ impl Tcp {
     /// The same of all members that have told something that still counts.
     pub fn standings(&self, now: Time) -> Vec<Standing> {
         // The clocks of those that vote count.
-        let peers = self.exchanges.peers.iter().take(self.voters);
-        peers.filter_map(|(clock, _)| clock.standing(now)).collect()
+        let peers = (0..).map(ReplicaId).zip(&self.exchanges.peers);
+        let peers = peers.filter(|(id, _)| self.voters.contains(*id));
+        peers
+            .filter_map(|(_, (clock, _))| clock.standing(now))
+            .collect()
     }
 
     pub(super) fn exchange_at(&self) -> Time {

@@ -463,7 +463,12 @@ impl Tcp {
             Peer::Frontend(id) => return self.on_frontend(index, id, identity.lane, now),
         };
         if self.links.get(id.index()).is_none_or(|link| link.absent) {
-            return soft("it is not a member, or not yet");
+            // It finds out by itself, once it is not needed any more, that it is none.
+            let reason = match identity.epoch < self.me.epoch {
+                true => no_member(id, self.me.epoch),
+                false => "it is not a member, or not yet".to_owned(),
+            };
+            return soft(&reason);
         }
         if let Some(Peer::Replica(dialled)) = connection.peer
             && dialled != id
