@@ -6,7 +6,8 @@ mod support;
 use rustix::process::Signal;
 use std::{fs, net::TcpListener, path::Path, process::Stdio};
 use support::{
-    Client, Demo, Guard, base_port, eventually, fails, load::Load, quintet, run, signal, stdout,
+    Client, Demo, Guard, Replica, base_port, eventually, fails, http_get, load::Load, quintet, run,
+    signal, stdout,
 };
 
 /// The value of a setting in a replica's file.
@@ -220,4 +221,52 @@ fn any_member_is_removed_and_the_others_keep_their_numbers() {
     });
     assert_eq!(listed(&dir), [0, 2, 4]);
     load.check(&addresses);
+}
+
+#[test]
+fn member_that_is_gone_for_long_is_removed_where_that_is_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo");
+    let demo = Demo::start(&dir, base_port(4), &["--replicas", "4"]);
+    let replicas = demo.replicas.clone();
+    assert_eq!(demo.interrupt(), Some(0));
+    for id in 0..4 {
+        let file = dir.join(format!("replica-{id}/quintet.toml"));
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("evict_after = \"10s\"\n{text}")).unwrap();
+    }
+    let start = |it: &Replica| it.start_by_hand();
+    let mut processes: Vec<Guard> = replicas.iter().map(start).collect();
+    eventually("all are ready", || {
+        replicas.iter().all(Replica::is_ready).then_some(())
+    });
+    let members = || {
+        let status = replicas[0].status()?;
+        let rows = status["rows"].as_array()?.iter();
+        Some(
+            rows.filter_map(|row| row["id"].as_u64())
+                .collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(members(), Some(vec![0, 1, 2, 3]));
+    let _ = processes[1].0.kill();
+    eventually("the cluster continues without it", || {
+        (members()? == [0, 2, 3]).then_some(())
+    });
+    let evictions = || {
+        let counts = replicas.iter().filter_map(|it| {
+            let (_, text) = http_get(&it.admin, "/metrics")?;
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("quintet_evictions_total "));
+            line?.trim().parse::<f64>().ok()
+        });
+        counts.sum::<f64>()
+    };
+    eventually("it is counted once", || (evictions() == 1.0).then_some(()));
+    let mut client = replicas[3].client();
+    assert_eq!(client.ask(&["SET", "k", "v"]).unwrap(), "OK");
+    // It is back too late.
+    let mut late = replicas[1].start_by_hand();
+    assert_eq!(late.wait().code(), Some(7));
 }

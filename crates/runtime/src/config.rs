@@ -284,6 +284,9 @@ pub struct Config {
     /// How often this replica asks all to compare digests of their states, where the leader does
     /// not before. Zero for never; it takes part when another one asks.
     pub digest_interval: Duration,
+    /// A member that does not answer for this long is removed, as long as three are left. Zero for
+    /// never.
+    pub evict_after: Duration,
     /// How long the event loop keeps looking for work before it sleeps, while nearly idle. Zero
     /// for never.
     pub spin_max: Duration,
@@ -303,6 +306,9 @@ pub struct Config {
     /// prove to each other that they have it, and never send it.
     pub secret: [u8; 32],
 }
+
+/// A member is not removed sooner: a restart takes as long.
+const EVICT_AFTER_MIN: Duration = Duration::from_secs(10);
 
 impl Config {
     /// A configuration with defaults for all that has one: loopback, any free port, disk
@@ -336,6 +342,7 @@ impl Config {
             client_deadline: Duration::from_secs(10),
             session_lifetime: Duration::from_secs(120),
             digest_interval: Duration::from_secs(600),
+            evict_after: Duration::ZERO,
             spin_max: Duration::from_micros(100),
             journal: JournalOptions::default(),
             transfer: TransferOptions::default(),
@@ -465,6 +472,9 @@ impl Config {
         }
         if !self.digest_interval.is_zero() && self.digest_interval < Duration::from_secs(1) {
             return refuse("digest_interval: accepted are 0s and at least one second".to_owned());
+        }
+        if !self.evict_after.is_zero() && self.evict_after < EVICT_AFTER_MIN {
+            return refuse("evict_after: accepted are 0s and at least 10s".to_owned());
         }
         if self.journal.segment_bytes < 1 << 20 || self.journal.segment_bytes > 1 << 30 {
             return refuse("journal.segment_bytes: accepted are 1 MiB to 1 GiB".to_owned());

@@ -140,6 +140,8 @@ pub struct Metrics {
     pub snapshots_failed: u64,
     /// Times that replicas' states were found to differ.
     pub divergences: u64,
+    /// Members removed that had been gone for long.
+    pub evictions: u64,
     /// Times that the leader as seen here changed.
     pub leader_changes: u64,
     /// Rare branches taken, by name.
@@ -348,6 +350,11 @@ impl Metrics {
                 "state_divergences_total",
                 "Times that replicas' states were found to differ.",
                 self.divergences,
+            ),
+            (
+                "evictions_total",
+                "Members removed at this replica's request because they had been gone for long.",
+                self.evictions,
             ),
             (
                 "leader_changes_total",

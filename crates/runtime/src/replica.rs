@@ -679,6 +679,7 @@ fn assemble(
         journal_queue_max: config.journal.queue_bytes_max,
         about,
         epochs,
+        evict_after: config.evict_after,
         viable: entry.viable_in,
     };
     EventLoop::new(parts)?.map_err(StartError::refused(&config.data))

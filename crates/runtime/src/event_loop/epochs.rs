@@ -349,6 +349,8 @@ impl EventLoop {
             ExitReason::StorageFailed(format!("cannot write the file 'epoch': {error}"))
         })?;
         let earlier = std::mem::replace(&mut self.epochs.descriptor, descriptor);
+        self.evictions
+            .enter_epoch(&earlier, &self.epochs.descriptor);
         let now = self.now();
         (self.epochs.began_at, self.epochs.votes_asked) = (now, 0);
         let descriptor = &self.epochs.descriptor;
@@ -490,7 +492,11 @@ impl EventLoop {
     }
 
     /// The next epoch without these members, if they can be removed now.
-    fn next_without_members(&self, gone: &[u16], now: Time) -> Result<Descriptor, String> {
+    pub(super) fn next_without_members(
+        &self,
+        gone: &[u16],
+        now: Time,
+    ) -> Result<Descriptor, String> {
         if gone.contains(&self.epochs.me.0) {
             let reason = "this is the replica to be removed: ask another one (--admin)";
             return Err(reason.to_owned());
@@ -570,7 +576,7 @@ impl EventLoop {
         }
     }
 
-    fn begin_change(&mut self, next: Descriptor, waiter: Waiter, now: Time) {
+    pub(super) fn begin_change(&mut self, next: Descriptor, waiter: Waiter, now: Time) {
         let current = &self.epochs.descriptor;
         if is_same(&next, current) {
             let report = self.change_report();

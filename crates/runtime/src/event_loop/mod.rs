@@ -17,6 +17,7 @@
 mod changes;
 mod clients;
 mod epochs;
+mod evict;
 mod peers;
 mod proxy;
 mod publish;
@@ -42,6 +43,7 @@ use crate::{
     transports::Arrival,
 };
 use changes::Changes;
+use evict::Evictions;
 use quintet_replica::{
     CommandTime, Control, EpochNumber, Executed, HaltKind, Incarnation, Input, Link, Node, Output,
     Peer, PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time, ViableIn,
@@ -80,6 +82,8 @@ pub(crate) struct Parts {
     pub journal_queue_max: usize,
     pub about: About,
     pub epochs: Epochs,
+    /// A member that is gone for so long is removed; none is when zero.
+    pub evict_after: Duration,
     pub viable: ViableIn,
 }
 
@@ -99,6 +103,7 @@ pub(crate) struct EventLoop {
     submissions: Vec<Submission>,
     about: About,
     epochs: Epochs,
+    evictions: Evictions,
     journal_on_disk: u64,
     disk: DiskState,
     /// A leader without room for its journal asks others to lead, not before this.
@@ -139,6 +144,7 @@ impl EventLoop {
             submissions: Vec::new(),
             about: parts.about,
             epochs: parts.epochs,
+            evictions: Evictions::new(parts.evict_after),
             journal_on_disk: 0,
             disk: DiskState::Ok,
             step_down_at: Time(0),
@@ -360,6 +366,7 @@ impl EventLoop {
         }
         self.shell.on_time(now);
         self.ask_membership(now);
+        self.evict(now);
         if self.epochs.changing.is_some() {
             self.step_change(now);
             self.carry_out();

@@ -295,6 +295,16 @@ pub const KEYS: &[Key] = &[
         |config| units::show_duration(config.digest_interval),
     ),
     key(
+        "evict_after",
+        "A member that does not answer for this long is removed, 10s or more, such as 1h; 0s for \
+         never",
+        |config, text| {
+            config.evict_after = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.evict_after),
+    ),
+    key(
         "spin_max",
         "How long to look for work before sleeping while nearly idle; 0s for never",
         |config, text| {
