@@ -26,6 +26,10 @@ fmt-check:
 layout:
     ci/check-layout
 
+# How many lines each protocol has, without tests.
+lines *arguments:
+    ci/lines {{ arguments }}
+
 # Lints; warnings are errors.
 clippy:
     cargo clippy --workspace --all-targets -- -D warnings

@@ -9,11 +9,11 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use core::{marker::PhantomData, time::Duration};
+use core::{fmt::Debug, marker::PhantomData, time::Duration};
 use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Bytes, ClockReading, ClusterId, CommandId, Control, Deadline,
     Driver, Durability, Effect, Epoch, EpochNumber, Event, EventError, Executed, FrontendId,
-    GroupId, Incarnation, Level, Link, Options, Outcome, Peer, PersistId, Protocol, Recipients,
+    GroupId, Incarnation, Level, Link, Outcome, Peer, PersistId, Protocol, Recipients,
     RecoveredBytes, Replica, ReplicaId, RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status,
     Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World, Write,
     parts::CONTRADICTION,
@@ -831,12 +831,36 @@ pub fn assert_converged<P: Protocol>(group: &Group<P>, slots: u64) {
     }
 }
 
-/// Every default in the table of options is the default, and they go together.
-pub fn assert_defaults<O: Options + PartialEq>() {
-    let mut options = O::default();
-    for spec in O::SPECS {
-        options.set(spec.name, spec.default).expect(spec.name);
+/// Encodings of what travels and of what is kept: each reads back as it was, and all of them
+/// together have a hash that changes with any byte. Other versions read them, so none may.
+#[derive(Default)]
+pub struct Encodings(Vec<u8>);
+
+impl Encodings {
+    pub fn read_back<T: Wire + PartialEq + Debug>(&mut self, value: &T) -> Bytes {
+        let bytes = value.encode_to_bytes();
+        assert_eq!(T::decode_all(bytes.clone()).as_ref(), Ok(value));
+        self.0.extend_from_slice(&bytes);
+        bytes
     }
-    assert_eq!(options, O::default());
-    assert_eq!(options.check(), Ok(()));
+
+    /// The same, where no part of it means anything; changed bytes are refused or read.
+    pub fn check<T: Wire + PartialEq + Debug>(&mut self, value: &T) {
+        let bytes = self.read_back(value);
+        for cut in 0..bytes.len() {
+            let read = T::decode_all(bytes.slice(..cut));
+            assert!(read.is_err(), "{value:?} at {cut}");
+        }
+        for at in 0..bytes.len() {
+            for flip in [1, 0x80, 0xff] {
+                let mut bad = bytes.to_vec();
+                bad[at] ^= flip;
+                let _ = T::decode_all(Bytes::from(bad));
+            }
+        }
+    }
+
+    pub fn hash(&self) -> u128 {
+        quintet_replica::digest::hash_wide(&self.0)
+    }
 }

@@ -25,8 +25,6 @@ pub mod multipaxos;
 pub mod nezha;
 pub mod racs;
 pub mod sadl;
-#[cfg(test)]
-mod stubs;
 
 use alloc::string::{String, ToString};
 use quintet_replica::Entry;

@@ -438,6 +438,14 @@ impl<P: Protocol> Context<'_, P> {
         self.effects.push(Effect::Halt(reason));
     }
 
+    /// The journal does not say what this replica has accepted: it stops.
+    pub fn halt_damaged(&mut self) {
+        self.halt(String::from(
+            "the journal has records missing in its middle; restore this replica's data \
+             directory from a backup or replace it by a new member",
+        ));
+    }
+
     /// A member told what contradicts something that this replica knows for certain: it stops,
     /// and nothing that it asks for from here on is carried out. The handler returns.
     pub fn contradicted(&mut self, what: core::fmt::Arguments<'_>) {

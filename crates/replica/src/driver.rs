@@ -209,8 +209,11 @@ impl<P: Protocol> Driver<P> {
                     check_sender(from, self.members)?;
                 }
                 let message: P::Message = read(message, self.members)?;
-                self.with_replica(around, Some(arrived), effects, |replica, ctx| {
-                    replica.on_message(from, message, ctx);
+                let own = self.shared.id;
+                self.with_replica(around, Some(arrived), effects, |replica, ctx| match from {
+                    Peer::Frontend(from) => replica.on_request(from, message, ctx),
+                    Peer::Replica(from) if from != own => replica.on_message(from, message, ctx),
+                    Peer::Replica(_) => ctx.mark("ignored: in this replica's own name"),
                 });
             }
             Event::ToFrontend { from, message } => {
@@ -297,10 +300,12 @@ impl<P: Protocol> Driver<P> {
                 });
             }
             Event::Link(peer, link) => {
-                self.with_replica(around, None, effects, |replica, ctx| {
-                    replica.on_link(peer, link, ctx);
-                });
                 if let Peer::Replica(id) = peer {
+                    if id != self.shared.id && id.index() < self.members {
+                        self.with_replica(around, None, effects, |replica, ctx| {
+                            replica.on_link(id, link, ctx);
+                        });
+                    }
                     self.with_frontend(around, effects, |frontend, ctx| {
                         frontend.on_link(id, link, ctx);
                     });
@@ -346,9 +351,9 @@ impl<P: Protocol> Driver<P> {
             match self.shared.local.pop_front() {
                 Some(Local::ToReplica(message)) => {
                     told = true;
-                    let from = Peer::Frontend(self.shared.embedded);
+                    let from = self.shared.embedded;
                     self.with_replica(around, None, effects, |replica, ctx| {
-                        replica.on_message(from, message, ctx);
+                        replica.on_request(from, message, ctx);
                     });
                 }
                 Some(Local::ToFrontend(message)) => {

@@ -34,6 +34,7 @@ pub mod journal;
 pub mod limits;
 pub mod links;
 mod node;
+mod options;
 pub mod parts;
 mod plant;
 mod protocol;
@@ -55,6 +56,7 @@ pub use epoch::*;
 pub use executor::*;
 pub use id::*;
 pub use node::*;
+pub use options::*;
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use plant::{PlantSpec, Planted};

@@ -14,7 +14,7 @@
 
 use crate::{
     BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Incarnation, Link,
-    Peer, PersistId, PlantSpec, Recovered, ReplicaId, Setup, Slot, Submission, Time, Wake, Wire,
+    PersistId, PlantSpec, Recovered, ReplicaId, Setup, Slot, Submission, Time, Wake, Wire,
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
@@ -130,44 +130,21 @@ pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
         Ok(())
     }
 
+    /// These with one of them changed; none when the value does not parse, or not go with the
+    /// others.
+    #[must_use]
+    fn changed(&self, name: &str, value: &str) -> Option<Self> {
+        let mut changed = self.clone();
+        let set = changed.set(name, value).and_then(|()| changed.check());
+        set.is_ok().then_some(changed)
+    }
+
     /// Whether, set so, the protocol delivers by [`Effect::Unordered`](crate::Effect::Unordered):
     /// no order, no log, no agreement among replicas. For state machines that allow it
     /// ([`StateMachine::takes_unordered`](crate::StateMachine::takes_unordered)), in memory
     /// durability; a node with anything else is not made.
     fn unordered(&self) -> bool {
         false
-    }
-}
-
-/// Parses an option's value; for implementations of [`Options::set`].
-///
-/// # Errors
-/// With the accepted kind of value.
-pub fn parse_option<T: core::str::FromStr>(value: &str, expected: &str) -> Result<T, String> {
-    value
-        .parse()
-        .map_err(|_| format!("'{value}' is not {expected}"))
-}
-
-/// Whether the option of this name is a time: such a name ends with its unit, and who sets the
-/// option changes how long the protocol waits.
-#[must_use]
-pub fn option_is_time(name: &str) -> bool {
-    name.ends_with("_ms") || name.ends_with("_us")
-}
-
-/// Parses an option's value that is a number in a range; for implementations of [`Options::set`].
-/// `unit` says of what, for people: "milliseconds".
-///
-/// # Errors
-/// With the range and the unit, when the value is no number or lies outside.
-pub fn number_option(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
-    let expected = alloc::format!("a number of {unit} from {low} to {high}");
-    let number: u64 = parse_option(value, &expected)?;
-    if (low..=high).contains(&number) {
-        Ok(number)
-    } else {
-        Err(alloc::format!("{number} is not {expected}"))
     }
 }
 
@@ -293,8 +270,11 @@ pub trait Protocol: Sized + Send + 'static {
         ctx: &mut Context<'_, Self>,
     );
 
-    /// A message from a replica or a frontend.
-    fn on_message(&mut self, from: Peer, message: Self::Message, ctx: &mut Context<'_, Self>);
+    /// A message of a frontend.
+    fn on_request(&mut self, from: FrontendId, message: Self::Message, ctx: &mut Context<'_, Self>);
+
+    /// A message of another member.
+    fn on_message(&mut self, from: ReplicaId, message: Self::Message, ctx: &mut Context<'_, Self>);
 
     /// A timer that was set has fired.
     fn on_timer(&mut self, timer: Self::Timer, ctx: &mut Context<'_, Self>);
@@ -321,8 +301,8 @@ pub trait Protocol: Sized + Send + 'static {
     /// to execute slots at or below it are no longer possible.
     fn on_installed(&mut self, slot: Slot, summary: Self::Summary, ctx: &mut Context<'_, Self>);
 
-    /// Something happened to a link.
-    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
+    /// Something happened to the link to another member.
+    fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
         let _ = (peer, link, ctx);
     }
 

@@ -7,6 +7,10 @@
 //!   Reader ◄── one contiguous Bytes; blobs come out as slices of it, not as copies
 //! ```
 
+mod table;
+
+pub use table::*;
+
 use crate::{ReplicaId, ReplicaSet, Slot};
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -29,6 +33,8 @@ pub enum DecodeError {
 
 /// Something with one encoding, defined by us and stable within a format version.
 pub trait Wire: Sized {
+    /// The least number of bytes that it takes, for lists of it.
+    const SIZE_MIN: usize = 1;
     /// Appends the encoding.
     fn encode(&self, writer: &mut Writer<'_>);
     /// Reads what [`Self::encode`] wrote.

@@ -36,6 +36,19 @@ impl Wire for Ordered {
     }
 }
 
+impl Simple {
+    fn execute(
+        &mut self,
+        message: Ordered,
+        reply: Option<(FrontendId, (), Option<PersistId>)>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        self.executed = self.executed.next();
+        let time = CommandTime(self.executed.0);
+        ctx.execute(self.executed, time, message.0, reply);
+    }
+}
+
 impl Protocol for Simple {
     type Message = Ordered;
     type Promise = ();
@@ -65,18 +78,13 @@ impl Protocol for Simple {
         }
     }
     fn on_start(&mut self, _: Recovered<(), (), ()>, _: &mut Context<'_, Self>) {}
-    fn on_message(&mut self, from: Peer, message: Ordered, ctx: &mut Context<'_, Self>) {
-        let reply = match from {
-            Peer::Frontend(from) => {
-                let others = ReplicaSet::all(self.members).without(self.id);
-                ctx.multicast(others, Lane::Control, &message);
-                Some((from, (), None))
-            }
-            Peer::Replica(_) => None,
-        };
-        self.executed = self.executed.next();
-        let time = CommandTime(self.executed.0);
-        ctx.execute(self.executed, time, message.0, reply);
+    fn on_request(&mut self, from: FrontendId, message: Ordered, ctx: &mut Context<'_, Self>) {
+        let others = ReplicaSet::all(self.members).without(self.id);
+        ctx.multicast(others, Lane::Control, &message);
+        self.execute(message, Some((from, (), None)), ctx);
+    }
+    fn on_message(&mut self, _: ReplicaId, message: Ordered, ctx: &mut Context<'_, Self>) {
+        self.execute(message, None, ctx);
     }
     fn on_timer(&mut self, timer: NoTimer, _: &mut Context<'_, Self>) {
         match timer {}

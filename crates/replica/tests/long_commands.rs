@@ -48,10 +48,10 @@ impl Protocol for Bursts {
         Self { executed: Slot(0) }
     }
     fn on_start(&mut self, _: Recovered<(), (), ()>, _: &mut Context<'_, Self>) {}
-    fn on_message(&mut self, from: Peer, message: Asked, ctx: &mut Context<'_, Self>) {
-        let Peer::Frontend(from) = from else {
-            panic!("a frontend's message is a frontend's");
-        };
+    fn on_message(&mut self, _: ReplicaId, _: Asked, _: &mut Context<'_, Self>) {
+        panic!("a frontend's message is a frontend's, wherever it lives");
+    }
+    fn on_request(&mut self, from: FrontendId, message: Asked, ctx: &mut Context<'_, Self>) {
         let view = BatchView::new(&message.0).expect("a batch");
         if view.level() == Level::Stale {
             return ctx.query(message.0, Slot(0), false, from, &());

@@ -52,10 +52,10 @@ impl Protocol for Lagging {
         }
     }
     fn on_start(&mut self, _: Recovered<(), (), ()>, _: &mut Context<'_, Self>) {}
-    fn on_message(&mut self, from: Peer, message: Asked, ctx: &mut Context<'_, Self>) {
-        let Peer::Frontend(from) = from else {
-            panic!("a frontend's message is a frontend's");
-        };
+    fn on_message(&mut self, _: ReplicaId, _: Asked, _: &mut Context<'_, Self>) {
+        panic!("a frontend's message is a frontend's, wherever it lives");
+    }
+    fn on_request(&mut self, from: FrontendId, message: Asked, ctx: &mut Context<'_, Self>) {
         self.executed = self.executed.next();
         let time = CommandTime(self.executed.0);
         ctx.execute(self.executed, time, message.0, Some((from, (), None)));

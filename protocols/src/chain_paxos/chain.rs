@@ -13,9 +13,7 @@
 //! paper's `marked`), and comes back when a new leader's log has no such entry (l. 20-21).
 
 use super::Op;
-use quintet_replica::{
-    DecodeError, Incarnation, Reader, ReplicaId, ReplicaSet, Slot, Wire, Writer,
-};
+use quintet_replica::{Incarnation, ReplicaId, ReplicaSet, Slot, wire};
 use smallvec::SmallVec;
 
 /// Replicas in some order.
@@ -117,33 +115,13 @@ impl Chain {
     }
 }
 
-impl Wire for Chain {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.slot.0);
-        writer.length(self.members.len());
-        for member in &self.members {
-            writer.u16(member.id.0);
-            writer.u64(member.life.0);
-        }
-    }
+wire! { struct Member [10] { id, life } }
+wire! { struct Chain { slot, members } where is_without_doubles }
 
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let slot = reader.slot("slot of the chain")?;
-        let count = reader.length(10, "members of the chain")?;
-        let mut chain = Self {
-            members: SmallVec::new(),
-            slot,
-        };
-        for _ in 0..count {
-            let id = reader.replica("member of the chain")?;
-            if chain.contains(id) {
-                return Err(DecodeError::Bad("members of the chain"));
-            }
-            let life = Incarnation(reader.u64("life")?);
-            chain.members.push(Member { id, life });
-        }
-        Ok(chain)
-    }
+/// Whether each is a member once.
+fn is_without_doubles(chain: &Chain) -> bool {
+    let mut ids = ReplicaSet::EMPTY;
+    chain.members.iter().all(|member| ids.insert(member.id))
 }
 
 #[cfg(test)]

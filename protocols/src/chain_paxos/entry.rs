@@ -1,8 +1,9 @@
 //! The entries of the log, and their encoding in messages and records.
 
 use quintet_replica::{
-    Bytes, CommandTime, DecodeError, Incarnation, Reader, ReplicaId, Slot, Writer,
+    Bytes, CommandTime, Incarnation, ReplicaId, Slot,
     parts::{Ballot, Held, LogEntry},
+    wire,
 };
 
 /// What an instance of the log decides.
@@ -98,50 +99,14 @@ impl Accepted {
     }
 }
 
-pub(super) fn put_entry(writer: &mut Writer<'_>, entry: &Entry) {
-    writer.u64(entry.time.0);
-    match &entry.op {
-        Op::Batch(batch) => {
-            writer.u8(0);
-            writer.blob(batch);
-        }
-        Op::Nothing => writer.u8(1),
-        Op::Add { id, life, after } => {
-            writer.u8(2);
-            writer.u16(id.0);
-            writer.u64(life.0);
-            writer.u16(after.0);
-        }
-        Op::Remove { id } => {
-            writer.u8(3);
-            writer.u16(id.0);
-        }
-        Op::Read { by, stamp } => {
-            writer.u8(4);
-            writer.u16(by.0);
-            writer.u64(*stamp);
-        }
+wire! {
+    enum Op {
+        0 = Batch(batch),
+        1 = Nothing,
+        2 = Add { id, life, after },
+        3 = Remove { id },
+        4 = Read { by, stamp },
     }
 }
-
-pub(super) fn get_entry(reader: &mut Reader) -> Result<Entry, DecodeError> {
-    let time = CommandTime(reader.u64("command time")?);
-    let op = match reader.u8("kind of entry")? {
-        0 => Op::Batch(reader.blob("batch")?),
-        1 => Op::Nothing,
-        2 => Op::Add {
-            id: reader.replica("replica")?,
-            life: Incarnation(reader.u64("life")?),
-            after: reader.replica("replica")?,
-        },
-        3 => Op::Remove {
-            id: reader.replica("replica")?,
-        },
-        4 => Op::Read {
-            by: reader.replica("replica")?,
-            stamp: reader.u64("stamp")?,
-        },
-        _ => return Err(DecodeError::Bad("kind of entry")),
-    };
-    Ok(Entry { time, op })
-}
+wire! { struct Entry [9] { time, op } }
+wire! { struct Accepted [27] { slot, ballot, entry } }

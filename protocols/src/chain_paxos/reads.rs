@@ -27,7 +27,7 @@ use super::{
 use core::time::Duration;
 use quintet_replica::{
     Bytes, Context, Lane, Slot, Wake,
-    parts::{RequestKey, Taken},
+    parts::{RequestKey, Taken, reject, reject_read},
 };
 
 /// The longest time of four loops that reads are given to come by rounds.
@@ -42,14 +42,13 @@ impl ChainPaxos {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         if !self.takes_reads() {
             ctx.mark("read refused: it joins");
-            return Self::refuse(key, Taken::Refused, ctx);
+            return reject(key, Taken::Refused, ctx);
         }
         if self.planted(Plant::ReadServedAtOnce) {
             return ctx.query(batch, Slot(0), false, key.0, &());
         }
         if !self.reads.takes(batch.len(), self.config.queue_bytes) {
-            ctx.mark("read refused: queue full");
-            return Self::refuse(key, Taken::Busy, ctx);
+            return reject_read(key, ctx);
         }
         let (round, end) = (self.agreement.round().number, self.log.end());
         self.reads.push(key, batch, round, end, ctx.arrived());
@@ -112,7 +111,7 @@ impl ChainPaxos {
     /// that takes longer than is configured.
     fn read_limit(&self) -> Duration {
         let loops = (self.leader.round_trip() * 4).min(LOOPS_MAX);
-        self.config.read_patience.max(loops)
+        self.config.read_timeout.max(loops)
     }
 
     fn ask(&mut self, stamp: u64, ordered: bool, ctx: &mut Context<'_, Self>) {

@@ -8,11 +8,11 @@ use super::{
 use alloc::{format, string::ToString, vec};
 use core::time::Duration;
 use quintet_replica::{
-    Context, Control, Incarnation, Info, Lane, Link, Options, Peer, PersistId, Protocol, Recovered,
-    ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    Context, Control, FrontendId, Incarnation, Info, Lane, Level, Link, Options, PersistId,
+    Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{
-        AcceptorLog, AttachedFrontend, Ballot, Ballots, Housekeeping, KeptRequests, LeaderWatch,
-        Member, Observed, PhaseOne, PromisePage,
+        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Housekeeping,
+        KeptRequests, LeaderWatch, Member, Observed, PhaseOne, PromisePage, admit, digest,
     },
 };
 
@@ -182,7 +182,7 @@ impl ChainPaxos {
             Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
             Message::Ping { stamp } => ctx.send(from, Lane::Control, &Message::Pong { stamp }),
             Message::Pong { stamp } => self.on_pong(from, stamp, ctx),
-            Message::Request { .. } | Message::Taken { .. } => {
+            Message::Request(_) | Message::Taken(_) => {
                 ctx.mark("ignored: not a replica's message");
             }
         }
@@ -291,11 +291,7 @@ impl Protocol for ChainPaxos {
             first_boot, forgot, ..
         } = recovered;
         if !self.restore(recovered) {
-            return ctx.halt(
-                "the journal has records missing in its middle; restore this replica's data \
-                 directory from a backup or replace it by a new member"
-                    .to_string(),
-            );
+            return ctx.halt_damaged();
         }
         if forgot {
             let votes = self.planted(Plant::ReplacedLifeCounts);
@@ -332,17 +328,18 @@ impl Protocol for ChainPaxos {
         }
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        match from {
-            Peer::Frontend(frontend) => match message {
-                Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
-                _ => ctx.mark("ignored: not a frontend's message"),
-            },
-            Peer::Replica(from) if self.me.others().contains(from) => {
-                self.on_replica_message(from, message, ctx);
-            }
-            Peer::Replica(_) => ctx.mark("ignored: not a member"),
+    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        let takes = self.takes_all();
+        let rejects = |level| level != Level::Stale && !takes;
+        match admit(from, message, rejects, ctx) {
+            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
+            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
+            None => {}
         }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
+        self.on_replica_message(from, message, ctx);
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
@@ -395,11 +392,7 @@ impl Protocol for ChainPaxos {
         self.forward_all();
     }
 
-    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        let Peer::Replica(peer) = peer else { return };
-        if !self.me.others().contains(peer) {
-            return;
-        }
+    fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
         if let Link::Up { incarnation } = link {
             self.meet(peer, incarnation, ctx);
         }
@@ -430,13 +423,10 @@ impl Protocol for ChainPaxos {
                     self.maybe_remove(peer, ctx);
                 }
             }
-            Control::Option { name, value } => {
-                let mut changed = self.config.clone();
-                match changed.set(&name, &value).and_then(|()| changed.check()) {
-                    Ok(()) => self.config = changed,
-                    Err(_) => ctx.mark("ignored: option value"),
-                }
-            }
+            Control::Option { name, value } => match self.config.changed(&name, &value) {
+                Some(changed) => self.config = changed,
+                None => ctx.mark("ignored: option value"),
+            },
         }
     }
 
@@ -513,8 +503,7 @@ impl Protocol for ChainPaxos {
             Role::Candidate(..) => 2,
             Role::Leader(lead) => 3 + lead.digest(),
         };
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for word in [
+        let words = [
             role,
             self.ballots.promised().round,
             u64::from(self.ballots.promised().owner.0),
@@ -539,12 +528,8 @@ impl Protocol for ChainPaxos {
             self.requests.len() as u64,
             self.requests.bytes() as u64,
             self.reads.len() as u64,
-        ] {
-            hash = (hash ^ word)
-                .wrapping_mul(0x0000_0100_0000_01b3)
-                .rotate_left(23);
-        }
-        hash
+        ];
+        digest(DIGEST_BASIS, 23, &words)
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {

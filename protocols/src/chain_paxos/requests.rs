@@ -10,34 +10,9 @@
 
 use super::{ChainPaxos, Message, replica::Role};
 use alloc::vec::Vec;
-use quintet_replica::{
-    Bytes, Context, FrontendId, Level, Slot,
-    parts::{RequestKey, Taken, own_request},
-};
+use quintet_replica::{Bytes, Context, parts::RequestKey};
 
 impl ChainPaxos {
-    pub(super) fn on_request(
-        &mut self,
-        from: FrontendId,
-        level: Level,
-        batch: Bytes,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        let Some(key) = own_request(from, &batch, ctx) else {
-            return;
-        };
-        if level == Level::Stale {
-            return ctx.query(batch, Slot(0), false, from, &());
-        }
-        if !self.takes_all() {
-            return Self::refuse(key, Taken::Refused, ctx);
-        }
-        match level {
-            Level::Linearizable => self.on_read(key, batch, ctx),
-            Level::Ordered | Level::Stale => self.on_write(key, batch, ctx),
-        }
-    }
-
     /// Whether no write is refused for now.
     pub(super) fn takes_all(&self) -> bool {
         // A replica that waits outside the chain gets the entries from the leader, and executes them
@@ -46,24 +21,18 @@ impl ChainPaxos {
         !outside && !self.is_transferring()
     }
 
-    fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        let kept = self
+    pub(super) fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        if !self
             .requests
-            .keep(key, batch.clone(), self.config.queue_bytes, ctx.arrived());
-        if let Err(taken) = kept {
-            ctx.mark("request refused: queue full");
-            return Self::refuse(key, taken, ctx);
+            .take(key, &batch, self.config.queue_bytes, ctx)
+        {
+            return;
         }
         self.arm_housekeeping(ctx);
         match &mut self.role {
             Role::Leader(lead) => lead.queue.push(key, batch),
             _ => self.requests.pass_on(batch),
         }
-    }
-
-    pub(super) fn refuse(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
-        let batch = key.1;
-        ctx.send_frontend(key.0, Message::Taken { batch, taken });
     }
 
     /// Batches that another replica took from its frontends (the paper's REDIRECT_REQUEST).
@@ -82,12 +51,7 @@ impl ChainPaxos {
     /// A leader is known: everything that has not been executed goes to it.
     pub(super) fn forward_all(&mut self) {
         match &mut self.role {
-            Role::Leader(lead) => {
-                self.requests.pass_on_nothing();
-                for (key, batch) in self.requests.iter() {
-                    lead.queue.push(key, batch.clone());
-                }
-            }
+            Role::Leader(lead) => self.requests.queue_all(&mut lead.queue),
             _ if self.leader.leader().is_some() => self.requests.pass_on_all(),
             _ => self.requests.pass_on_nothing(),
         }

@@ -11,7 +11,9 @@
 //! that an entry travels on while the disk is still writing it. Nothing here forgets *whose* vote
 //! it was, so the same replica is never counted twice.
 
-use quintet_replica::{DecodeError, Incarnation, Reader, ReplicaId, Slot, Wire, Writer};
+use quintet_replica::{
+    Codec, DecodeError, Incarnation, PerMember, Reader, ReplicaId, Slot, Wire, Writer, wire,
+};
 use smallvec::SmallVec;
 
 /// One acceptor's vote.
@@ -64,26 +66,14 @@ impl Votes {
     }
 }
 
+wire! { struct Vote { life, upto } }
+
 impl Wire for Votes {
     fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u8(self.0.len() as u8);
-        for vote in &self.0 {
-            writer.u64(vote.life.0);
-            writer.u64(vote.upto.0);
-        }
+        <PerMember>::put(&self.0, writer);
     }
-
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let count = reader.u8("votes")?;
-        reader.one_per_member(count.into(), "votes")?;
-        let mut votes = SmallVec::new();
-        for _ in 0..count {
-            votes.push(Vote {
-                life: Incarnation(reader.u64("life")?),
-                upto: reader.slot("vote")?,
-            });
-        }
-        Ok(Self(votes))
+        <PerMember>::get(reader, "votes").map(Self)
     }
 }
 

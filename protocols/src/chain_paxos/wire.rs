@@ -4,13 +4,11 @@
 //!   journal: Record, Record, Record …      promise file: Promised      snapshot: Summary
 //! ```
 
-use super::{
-    chain::Chain,
-    entry::{Entry, get_entry, put_entry},
-};
+use super::{chain::Chain, entry::Entry};
 use quintet_replica::{
-    CommandTime, DecodeError, Reader, Slot, Wire, Writer,
+    CommandTime, DecodeError, Reader, Slot, Trailing, Wire, Writer,
     parts::{Ballot, Decisions},
+    wire,
 };
 
 /// What the journal keeps.
@@ -35,40 +33,10 @@ pub enum Record {
     },
 }
 
-impl Wire for Record {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Entry {
-                ballot,
-                committed,
-                entry,
-            } => {
-                writer.u8(0);
-                ballot.encode(writer);
-                writer.u64(committed.0);
-                put_entry(writer, entry);
-            }
-            Self::Skip { from, chain } => {
-                writer.u8(1);
-                writer.u64(from.0);
-                chain.encode(writer);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match reader.u8("kind of record")? {
-            0 => Self::Entry {
-                ballot: Ballot::decode(reader)?,
-                committed: reader.slot("committed slot")?,
-                entry: get_entry(reader)?,
-            },
-            1 => Self::Skip {
-                from: reader.slot("from slot")?,
-                chain: Chain::decode(reader)?,
-            },
-            _ => return Err(DecodeError::Bad("kind of record")),
-        })
+wire! {
+    enum Record {
+        0 = Entry { ballot, committed, entry },
+        1 = Skip { from, chain },
     }
 }
 
@@ -96,22 +64,4 @@ pub struct Summary {
     pub decisions: Decisions,
 }
 
-impl Wire for Summary {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.time.0);
-        self.chain.encode(writer);
-        if !self.decisions.is_empty() {
-            self.decisions.encode(writer);
-        }
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            time: CommandTime(reader.u64("summary time")?),
-            chain: Chain::decode(reader)?,
-            decisions: match reader.remaining() {
-                0 => Decisions::default(),
-                _ => Decisions::decode(reader)?,
-            },
-        })
-    }
-}
+wire! { struct Summary { time, chain, decisions as Trailing } }

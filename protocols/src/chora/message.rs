@@ -11,9 +11,10 @@
 
 use alloc::{boxed::Box, vec::Vec};
 use quintet_replica::{
-    BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
-    Slot, Wire, Writer,
-    parts::{RequestMessage, Taken},
+    Bytes, CommandTime, DecodeError, Each, Field, Incarnation, Number, OrNone, Plain, Reader,
+    ReplicaId, ReplicaSet, Slot, Wire, Writer,
+    parts::{Receipt, Request},
+    request_message, wire,
 };
 use smallvec::SmallVec;
 
@@ -149,19 +150,9 @@ pub struct Pulse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A frontend's batch.
-    Request {
-        /// What its requests need.
-        level: Level,
-        /// The batch.
-        batch: Bytes,
-    },
+    Request(Request),
     /// A replica's word on a request that it could not take.
-    Taken {
-        /// Which batch.
-        batch: BatchId,
-        /// Why.
-        taken: Taken,
-    },
+    Taken(Receipt),
     /// Batches on their way to a proposer.
     Forward {
         /// The batches, in the order in which they came.
@@ -245,15 +236,13 @@ pub enum Message {
     },
 }
 
-macro_rules! tags {
-    ($($name:ident = $value:literal),* $(,)?) => { $(const $name: u8 = $value;)* };
-}
-tags! {
-    REQUEST = 0, TAKEN = 1, FORWARD = 2, PULSE = 3, VIEW_REQUEST = 4, VOTE = 5, INIT = 6,
-    FETCH = 7, ENTRIES = 8, TRIMMED = 9, READ_ASK = 10, READ_OK = 11,
-}
-tags! { NOOP = 0, COMMANDS = 1, VIEW_INIT = 2 }
-tags! { HAS_SKIP = 1, HAS_PROPOSAL = 2, HAS_NACK = 4, HAS_RECOVER = 8, IS_LOADED = 16, HAS_SLOW = 32 }
+/// The parts of a pulse that it need not have.
+const HAS_SKIP: u8 = 1;
+const HAS_PROPOSAL: u8 = 2;
+const HAS_NACK: u8 = 4;
+const HAS_RECOVER: u8 = 8;
+const IS_LOADED: u8 = 16;
+const HAS_SLOW: u8 = 32;
 
 fn get_range(reader: &mut Reader, field: &'static str) -> Result<(Slot, Slot), DecodeError> {
     let range = (reader.slot(field)?, reader.slot(field)?);
@@ -264,82 +253,27 @@ fn get_range(reader: &mut Reader, field: &'static str) -> Result<(Slot, Slot), D
     }
 }
 
-impl Wire for ViewInit {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.view);
-        writer.u16(self.initiator.0);
-        writer.u64(self.base.0);
-        writer.length(self.proposers.len());
-        self.proposers.iter().for_each(|id| writer.u16(id.0));
-        writer.u128(self.live.0);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let view = reader.number("view")?;
-        let initiator = reader.replica("initiator")?;
-        let base = reader.slot("view base")?;
-        let count = reader.length(2, "proposers")?;
-        let mut proposers: Vec<ReplicaId> = Vec::with_capacity(count);
-        for _ in 0..count {
-            let id = reader.replica("proposer")?;
-            if proposers.contains(&id) {
-                return Err(DecodeError::Bad("proposer"));
-            }
-            proposers.push(id);
-        }
-        if proposers.is_empty() {
-            return Err(DecodeError::Bad("proposers"));
-        }
-        let live = reader.replicas("live")?;
-        Ok(Self {
-            view,
-            initiator,
-            base,
-            proposers,
-            live,
-        })
-    }
+wire! {
+    struct ViewInit { view as Number, initiator, base, proposers, live } where has_proposers
 }
 
-impl Wire for Value {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Noop => writer.u8(NOOP),
-            Self::Commands { time, batches } => {
-                writer.u8(COMMANDS);
-                writer.u64(time.0);
-                writer.length(batches.len());
-                batches.iter().for_each(|batch| writer.blob(batch));
-            }
-            Self::Init(init) => {
-                writer.u8(VIEW_INIT);
-                init.encode(writer);
-            }
-        }
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match reader.u8("value tag")? {
-            NOOP => Self::Noop,
-            COMMANDS => {
-                let time = CommandTime(reader.u64("command time")?);
-                let batches: Batches = get_batches(reader)?;
-                if batches.is_empty() {
-                    return Err(DecodeError::Bad("batches"));
-                }
-                Self::Commands { time, batches }
-            }
-            VIEW_INIT => Self::Init(Box::new(ViewInit::decode(reader)?)),
-            _ => return Err(DecodeError::Bad("value tag")),
-        })
-    }
+/// Whether there are proposers, and none twice.
+fn has_proposers(init: &ViewInit) -> bool {
+    let mut seen = ReplicaSet::EMPTY;
+    !init.proposers.is_empty() && init.proposers.iter().all(|id| seen.insert(*id))
 }
 
-fn get_batches<L: Default + Extend<Bytes>>(reader: &mut Reader) -> Result<L, DecodeError> {
-    let count = reader.length(4, "batches")?;
-    let mut batches = L::default();
-    for _ in 0..count {
-        batches.extend([reader.blob("batch")?]);
-    }
-    Ok(batches)
+wire! {
+    enum Value {
+        0 = Noop,
+        1 = Commands { time, batches },
+        2 = Init(init),
+    } where is_filled
+}
+
+/// Whether commands are some.
+fn is_filled(value: &Value) -> bool {
+    !matches!(value, Value::Commands { batches, .. } if batches.is_empty())
 }
 
 impl Wire for Pulse {
@@ -368,23 +302,17 @@ impl Wire for Pulse {
         ] {
             writer.u64(word);
         }
-        for (from, until) in self.skip.iter().chain(&self.nack) {
-            writer.u64(from.0);
-            writer.u64(until.0);
+        for range in self.skip.iter().chain(&self.nack) {
+            range.put(writer);
         }
         if !self.slow.is_empty() {
             writer.u128(self.slow.0);
         }
-        if let Some((slot, value)) = &self.proposal {
-            writer.u64(slot.0);
-            value.encode(writer);
+        if let Some(proposal) = &self.proposal {
+            proposal.put(writer);
         }
         if !self.recover.is_empty() {
-            writer.length(self.recover.len());
-            for (slot, value) in &self.recover {
-                writer.u64(slot.0);
-                value.encode(writer);
-            }
+            self.recover.put(writer);
         }
     }
 
@@ -421,225 +349,40 @@ impl Wire for Pulse {
             pulse.slow = reader.replicas("who is slow")?;
         }
         if has(HAS_PROPOSAL) {
-            pulse.proposal = Some((reader.slot("slot")?, Value::decode(reader)?));
+            pulse.proposal = Some(Field::get(reader, "proposal")?);
         }
         if has(HAS_RECOVER) {
-            let count = reader.length(9, "recovered")?;
-            for _ in 0..count {
-                let slot = reader.slot("slot")?;
-                pulse.recover.push((slot, Value::decode(reader)?));
-            }
+            pulse.recover = Field::get(reader, "recovered")?;
         }
         Ok(pulse)
     }
 }
 
-impl RequestMessage for Message {
-    fn request(level: Level, batch: Bytes) -> Self {
-        Self::Request { level, batch }
-    }
+request_message!(Message);
 
-    fn taken(&self) -> Option<(BatchId, Taken)> {
-        match self {
-            Self::Taken { batch, taken } => Some((*batch, *taken)),
-            _ => None,
-        }
-    }
+wire! {
+    enum Message {
+        0 = Request(request),
+        1 = Taken(receipt),
+        2 = Forward { batches },
+        3 = Pulse(pulse),
+        4 = ViewRequest { view as Number, incarnation, last_slot, last_view as Number },
+        5 = Vote { view as Number, incarnation },
+        6 = Init { init, runs as Each<(Plain, Number)> },
+        7 = Fetch { view as Number, from },
+        8 = Entries {
+            view as Number, first, before as Number, init, committed, last,
+            entries as Each<(Number, Plain)>,
+        },
+        9 = Trimmed { view as Number, first, executed },
+        10 = ReadAsk { view as Number, round },
+        11 = ReadOk { round, executed },
+    } where is_possible
 }
 
-impl Wire for Message {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Request { level, batch } => {
-                writer.u8(REQUEST);
-                writer.u8(*level as u8);
-                writer.blob(batch);
-            }
-            Self::Taken { batch, taken } => {
-                writer.u8(TAKEN);
-                writer.u64(batch.0);
-                writer.u8(match taken {
-                    Taken::Accepted => 0,
-                    Taken::Refused => 1,
-                    Taken::Busy => 2,
-                });
-            }
-            Self::Forward { batches } => {
-                writer.u8(FORWARD);
-                writer.length(batches.len());
-                batches.iter().for_each(|batch| writer.blob(batch));
-            }
-            Self::Pulse(pulse) => {
-                writer.u8(PULSE);
-                pulse.encode(writer);
-            }
-            Self::ViewRequest {
-                view,
-                incarnation,
-                last_slot,
-                last_view,
-            } => {
-                writer.u8(VIEW_REQUEST);
-                writer.u64(*view);
-                writer.u64(incarnation.0);
-                writer.u64(last_slot.0);
-                writer.u64(*last_view);
-            }
-            Self::Vote { view, incarnation } => {
-                writer.u8(VOTE);
-                writer.u64(*view);
-                writer.u64(incarnation.0);
-            }
-            Self::Init { init, runs } => {
-                writer.u8(INIT);
-                init.encode(writer);
-                writer.length(runs.len());
-                for (slot, view) in runs {
-                    writer.u64(slot.0);
-                    writer.u64(*view);
-                }
-            }
-            Self::Fetch { view, from } => {
-                writer.u8(FETCH);
-                writer.u64(*view);
-                writer.u64(from.0);
-            }
-            Self::Entries {
-                view,
-                first,
-                before,
-                init,
-                committed,
-                last,
-                entries,
-            } => {
-                writer.u8(ENTRIES);
-                writer.u64(*view);
-                writer.u64(first.0);
-                writer.u64(*before);
-                writer.bool(init.is_some());
-                if let Some(init) = init {
-                    init.encode(writer);
-                }
-                writer.u64(committed.0);
-                writer.u64(last.0);
-                writer.length(entries.len());
-                for (view, value) in entries {
-                    writer.u64(*view);
-                    value.encode(writer);
-                }
-            }
-            Self::Trimmed {
-                view,
-                first,
-                executed,
-            } => {
-                writer.u8(TRIMMED);
-                writer.u64(*view);
-                writer.u64(first.0);
-                writer.u64(executed.0);
-            }
-            Self::ReadAsk { view, round } => {
-                writer.u8(READ_ASK);
-                writer.u64(*view);
-                writer.u64(*round);
-            }
-            Self::ReadOk { round, executed } => {
-                writer.u8(READ_OK);
-                writer.u64(*round);
-                writer.u64(executed.0);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match reader.u8("message tag")? {
-            REQUEST => Self::Request {
-                level: Level::from_byte(reader.u8("level")?).ok_or(DecodeError::Bad("level"))?,
-                batch: reader.blob("batch")?,
-            },
-            TAKEN => Self::Taken {
-                batch: BatchId(reader.u64("batch id")?),
-                taken: match reader.u8("taken")? {
-                    0 => Taken::Accepted,
-                    1 => Taken::Refused,
-                    2 => Taken::Busy,
-                    _ => return Err(DecodeError::Bad("taken")),
-                },
-            },
-            FORWARD => Self::Forward {
-                batches: get_batches(reader)?,
-            },
-            PULSE => Self::Pulse(Pulse::decode(reader)?),
-            VIEW_REQUEST => Self::ViewRequest {
-                view: reader.number("view")?,
-                incarnation: Incarnation(reader.u64("incarnation")?),
-                last_slot: reader.slot("last slot")?,
-                last_view: reader.number("view")?,
-            },
-            VOTE => Self::Vote {
-                view: reader.number("view")?,
-                incarnation: Incarnation(reader.u64("incarnation")?),
-            },
-            INIT => {
-                let init = ViewInit::decode(reader)?;
-                let count = reader.length(16, "runs")?;
-                let mut runs: Vec<(Slot, u64)> = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let run = (reader.slot("run")?, reader.number("view")?);
-                    if runs.last().is_some_and(|last| *last >= run) {
-                        return Err(DecodeError::Bad("run"));
-                    }
-                    runs.push(run);
-                }
-                Self::Init { init, runs }
-            }
-            FETCH => Self::Fetch {
-                view: reader.number("view")?,
-                from: reader.slot("from slot")?,
-            },
-            ENTRIES => {
-                let view = reader.number("view")?;
-                let first = reader.slot("first slot")?;
-                let before = reader.number("view")?;
-                let init = if reader.bool("VIEW-INIT")? {
-                    Some(ViewInit::decode(reader)?)
-                } else {
-                    None
-                };
-                let committed = reader.slot("committed slot")?;
-                let last = reader.slot("last slot")?;
-                let count = reader.length(9, "entries")?;
-                let mut entries = Vec::with_capacity(count);
-                for _ in 0..count {
-                    entries.push((reader.number("view")?, Value::decode(reader)?));
-                }
-                Self::Entries {
-                    view,
-                    first,
-                    before,
-                    init,
-                    committed,
-                    last,
-                    entries,
-                }
-            }
-            TRIMMED => Self::Trimmed {
-                view: reader.number("view")?,
-                first: reader.slot("first slot")?,
-                executed: reader.slot("executed")?,
-            },
-            READ_ASK => Self::ReadAsk {
-                view: reader.number("view")?,
-                round: reader.u64("read round")?,
-            },
-            READ_OK => Self::ReadOk {
-                round: reader.u64("read round")?,
-                executed: reader.slot("executed")?,
-            },
-            _ => return Err(DecodeError::Bad("message tag")),
-        })
-    }
+/// Whether runs ascend.
+fn is_possible(message: &Message) -> bool {
+    !matches!(message, Message::Init { runs, .. } if !runs.is_sorted_by(|a, b| a < b))
 }
 
 /// What the journal keeps per slot.
@@ -656,22 +399,7 @@ pub struct Record {
     pub value: Value,
 }
 
-impl Wire for Record {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.view);
-        writer.u64(self.before);
-        writer.u64(self.committed.0);
-        self.value.encode(writer);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            view: reader.number("view")?,
-            before: reader.number("view")?,
-            committed: reader.slot("committed slot")?,
-            value: Value::decode(reader)?,
-        })
-    }
-}
+wire! { struct Record { view as Number, before as Number, committed, value } }
 
 /// What must survive a crash in every durability: the view, and who was voted for in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -682,17 +410,7 @@ pub struct Promised {
     pub voted_for: Option<ReplicaId>,
 }
 
-impl Wire for Promised {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.view);
-        writer.u16(self.voted_for.map_or(u16::MAX, |id| id.0));
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let view = reader.number("view")?;
-        let voted_for = reader.replica_or(u16::MAX, "voted for")?;
-        Ok(Self { view, voted_for })
-    }
-}
+wire! { struct Promised { view as Number, voted_for as OrNone } }
 
 /// What a snapshot carries for the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -707,181 +425,4 @@ pub struct Summary {
     pub init: ViewInit,
 }
 
-impl Wire for Summary {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.slot.0);
-        writer.u64(self.view);
-        writer.u64(self.time.0);
-        self.init.encode(writer);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            slot: reader.slot("summary slot")?,
-            view: reader.number("view")?,
-            time: CommandTime(reader.u64("summary time")?),
-            init: ViewInit::decode(reader)?,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn init() -> ViewInit {
-        ViewInit {
-            view: 3,
-            initiator: ReplicaId(1),
-            base: Slot(10),
-            proposers: alloc::vec![ReplicaId(1), ReplicaId(2)],
-            live: ReplicaSet(0b110),
-        }
-    }
-
-    fn every_kind() -> Vec<Message> {
-        let batch = Bytes::from_static(b"a batch");
-        let commands = Value::Commands {
-            time: CommandTime(9),
-            batches: smallvec::smallvec![batch.clone(), Bytes::new()],
-        };
-        let pulse = Pulse {
-            view: 3,
-            incarnation: Incarnation(2),
-            round: 7,
-            stamp: 8,
-            ack: Slot(11),
-            committed: Slot(10),
-            latest: Slot(12),
-            fitness: Fitness::Recovering,
-            loaded: true,
-            slow: ReplicaSet(0b101),
-            skip: Some((Slot(12), Slot(14))),
-            proposal: Some((Slot(11), commands.clone())),
-            nack: Some((Slot(12), Slot(12))),
-            recover: alloc::vec![(Slot(11), commands.clone()), (Slot(13), Value::Noop)],
-        };
-        alloc::vec![
-            Message::Request {
-                level: Level::Linearizable,
-                batch: batch.clone()
-            },
-            Message::Taken {
-                batch: BatchId(3),
-                taken: Taken::Busy
-            },
-            Message::Forward {
-                batches: alloc::vec![batch.clone(), Bytes::new(), batch]
-            },
-            Message::Pulse(pulse),
-            Message::Pulse(Pulse::default()),
-            Message::ViewRequest {
-                view: 4,
-                incarnation: Incarnation(1),
-                last_slot: Slot(11),
-                last_view: 3
-            },
-            Message::Vote {
-                view: 4,
-                incarnation: Incarnation(1)
-            },
-            Message::Init {
-                init: init(),
-                runs: alloc::vec![(Slot(1), 0), (Slot(5), 2)]
-            },
-            Message::Fetch {
-                view: 4,
-                from: Slot(2)
-            },
-            Message::Entries {
-                view: 4,
-                first: Slot(2),
-                before: 0,
-                init: Some(init()),
-                committed: Slot(1),
-                last: Slot(4),
-                entries: alloc::vec![
-                    (0, Value::Noop),
-                    (3, Value::Init(Box::new(init()))),
-                    (3, commands)
-                ],
-            },
-            Message::Trimmed {
-                view: 4,
-                first: Slot(9),
-                executed: Slot(5)
-            },
-            Message::ReadAsk { view: 4, round: 8 },
-            Message::ReadOk {
-                round: 8,
-                executed: Slot(5)
-            },
-        ]
-    }
-
-    #[test]
-    fn every_message_reads_back_and_its_prefixes_are_refused() {
-        for message in every_kind() {
-            let bytes = message.encode_to_bytes();
-            assert_eq!(Message::decode_all(bytes.clone()), Ok(message.clone()));
-            for cut in 0..bytes.len() {
-                assert!(
-                    Message::decode_all(bytes.slice(..cut)).is_err(),
-                    "{message:?} at {cut}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn flipped_bytes_are_refused_or_read_but_never_panic() {
-        for message in every_kind() {
-            let bytes = message.encode_to_bytes();
-            for at in 0..bytes.len() {
-                for flip in [1, 0x80, 0xff] {
-                    let mut bad = bytes.to_vec();
-                    bad[at] ^= flip;
-                    let _ = Message::decode_all(Bytes::from(bad));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn slots_are_dealt_out_behind_base_and_every_slot_has_one_owner() {
-        let init = init();
-        assert_eq!(init.owner(Slot(10)), None, "the base holds VIEW-INIT");
-        assert_eq!(init.owner(Slot(11)), Some(ReplicaId(1)));
-        assert_eq!(init.owner(Slot(12)), Some(ReplicaId(2)));
-        assert_eq!(init.next_slot(ReplicaId(2), Slot(0)), Some(Slot(12)));
-        assert_eq!(init.next_slot(ReplicaId(2), Slot(12)), Some(Slot(14)));
-        assert_eq!(init.next_slot(ReplicaId(2), Slot(13)), Some(Slot(14)));
-        assert_eq!(init.next_slot(ReplicaId(0), Slot(13)), None);
-        for slot in 11..40 {
-            let owner = init.owner(Slot(slot)).expect("assigned");
-            assert_eq!(init.next_slot(owner, Slot(slot - 1)), Some(Slot(slot)));
-        }
-    }
-
-    #[test]
-    fn records_promises_and_summaries_read_back() {
-        let record = Record {
-            view: 3,
-            before: 2,
-            committed: Slot(4),
-            value: Value::Init(Box::new(init())),
-        };
-        assert_eq!(Record::decode_all(record.encode_to_bytes()), Ok(record));
-        for voted_for in [None, Some(ReplicaId(2))] {
-            let promised = Promised { view: 5, voted_for };
-            let bytes = promised.encode_to_bytes();
-            assert_eq!(Promised::decode_all(bytes), Ok(promised));
-        }
-        let summary = Summary {
-            slot: Slot(11),
-            view: 3,
-            time: CommandTime(1),
-            init: init(),
-        };
-        assert_eq!(Summary::decode_all(summary.encode_to_bytes()), Ok(summary));
-    }
-}
+wire! { struct Summary { slot, view as Number, time, init } }

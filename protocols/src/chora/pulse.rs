@@ -257,7 +257,7 @@ impl Chora {
         let new = PULSE_BYTES + proposed.map_or(0, |(_, value)| value.bytes());
         // A replica that nobody waits for hears of it by heartbeats only.
         let everyone = self.pulse.take_wanted();
-        let recent = self.config.suspect * 2;
+        let recent = self.config.suspect_timeout * 2;
         let reachable = |id: &ReplicaId| {
             let peer = &self.peers[id.index()];
             everyone || (!peer.contact.is_down() && peer.contact.silence(now) < recent)
@@ -457,7 +457,7 @@ impl Chora {
         let longer = self.coordination.arm(at);
         let pause = self.config.coordination.max(self.pulse.round_length() * 4);
         let delay = pause.saturating_mul(longer);
-        ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect));
+        ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect_timeout));
     }
 
     /// Frames may be lost: what they said is said again, without waiting.

@@ -42,7 +42,7 @@ impl Chora {
         };
         let lost = 1 + self.me.others().iter().filter(lost).count();
         let since = self.catch_up.too_many_lost(lost, &self.me, ctx.now());
-        if since > self.config.suspect * 4 {
+        if since > self.config.suspect_timeout * 4 {
             self.me.halt_lost(ctx);
         }
     }
@@ -383,7 +383,7 @@ impl Chora {
             Message::Forward { batches } => self.on_forward(batches, ctx),
             Message::ReadAsk { view, round } => self.on_read_ask(from, view, round, ctx),
             Message::ReadOk { round, executed } => self.on_read_ok(round, executed, ctx),
-            Message::Request { .. } | Message::Taken { .. } => {
+            Message::Request(_) | Message::Taken(_) => {
                 ctx.mark("ignored: not a replica's message");
             }
         }

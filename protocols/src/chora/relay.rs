@@ -1,10 +1,13 @@
 //! Requests of this replica's frontends, until they are executed here.
 
 use alloc::vec::Vec;
-use quintet_replica::{Bytes, FrontendId, Level, limits, parts::KeptRequests};
+use quintet_replica::{
+    FrontendId, limits,
+    parts::{KeptRequests, Request},
+};
 
 /// A request that waits for a view.
-type Waiting = (FrontendId, Level, Bytes);
+type Waiting = (FrontendId, Request);
 
 /// See the module.
 #[derive(Default, Hash)]
@@ -18,7 +21,7 @@ pub(super) struct Relay {
 impl Relay {
     /// Keeps a request until the view begins; false when these are too many bytes.
     pub fn wait(&mut self, request: Waiting, bytes_max: usize) -> bool {
-        let bytes = request.2.len();
+        let bytes = request.1.batch.len();
         let takes = limits::queue_takes(self.waiting_bytes, bytes, bytes_max);
         if takes {
             self.waiting_bytes += bytes;

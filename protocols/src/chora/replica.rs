@@ -17,9 +17,9 @@ use super::{
 };
 use alloc::{format, string::ToString, vec, vec::Vec};
 use quintet_replica::{
-    Context, Control, Info, Link, Options, Peer, PersistId, Protocol, Recovered, ReplicaSet, Setup,
-    Slot, Status, Time, Wake,
-    parts::{AttachedFrontend, Coordination, Housekeeping, Member},
+    Context, Control, FrontendId, Info, Link, Options, PersistId, Protocol, Recovered, ReplicaId,
+    ReplicaSet, Setup, Slot, Status, Time, Wake,
+    parts::{Asked, AttachedFrontend, Coordination, DIGEST_BASIS, Housekeeping, Member, digest},
 };
 
 /// Any replica takes requests and answers them, so the shared frontend is all that it needs.
@@ -219,11 +219,7 @@ impl Protocol for Chora {
             first_boot, forgot, ..
         } = recovered;
         if !self.restore(recovered) && !forgot {
-            return ctx.halt(
-                "the journal has records missing in its middle; restore this replica's data \
-                 directory from a backup or replace it by a new member"
-                    .to_string(),
-            );
+            return ctx.halt_damaged();
         }
         ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
         if !first_boot && !self.planted(Plant::SlotReused) {
@@ -262,20 +258,17 @@ impl Protocol for Chora {
         }
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        match from {
-            Peer::Frontend(frontend) => match message {
-                Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
-                _ => ctx.mark("ignored: not a frontend's message"),
-            },
-            Peer::Replica(from) if self.me.others().contains(from) => {
-                let began = self.pulse.is_timed().then(|| ctx.now());
-                self.on_replica_message(from, message, ctx);
-                if let Some(began) = began {
-                    self.pulse.synchrony.processed(ctx.now().since(began));
-                }
-            }
-            Peer::Replica(_) => ctx.mark("ignored: not a member"),
+    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        if let Some(asked) = Asked::of(from, message, ctx) {
+            self.on_asked(asked, ctx);
+        }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
+        let began = self.pulse.is_timed().then(|| ctx.now());
+        self.on_replica_message(from, message, ctx);
+        if let Some(began) = began {
+            self.pulse.synchrony.processed(ctx.now().since(began));
         }
     }
 
@@ -314,11 +307,7 @@ impl Protocol for Chora {
         self.install(slot, summary, ctx);
     }
 
-    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        let Peer::Replica(peer) = peer else { return };
-        if !self.me.others().contains(peer) {
-            return;
-        }
+    fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let member = &mut self.peers[peer.index()];
         match link {
@@ -342,7 +331,7 @@ impl Protocol for Chora {
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
                 // Whoever sees this in a pulse starts a view without this replica.
-                let until = ctx.now() + self.config.suspect * 4;
+                let until = ctx.now() + self.config.suspect_timeout * 4;
                 self.election.leave(until);
                 self.pulse.want();
             }
@@ -352,13 +341,10 @@ impl Protocol for Chora {
                     self.watch(ctx);
                 }
             }
-            Control::Option { name, value } => {
-                let mut changed = self.config.clone();
-                match changed.set(&name, &value).and_then(|()| changed.check()) {
-                    Ok(()) => self.config = changed,
-                    Err(_) => ctx.mark("ignored: option value"),
-                }
-            }
+            Control::Option { name, value } => match self.config.changed(&name, &value) {
+                Some(changed) => self.config = changed,
+                None => ctx.mark("ignored: option value"),
+            },
         }
     }
 
@@ -434,8 +420,7 @@ impl Protocol for Chora {
             Role::Candidate(votes) => 2 + votes.voters().0 as u64,
             Role::Initiator => 3,
         };
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for word in [
+        let words = [
             role,
             self.view.number(),
             self.view.voted_for().map_or(99, |id| u64::from(id.0)),
@@ -452,10 +437,8 @@ impl Protocol for Chora {
             self.log.buffered_len() as u64,
             self.relay.kept.len() as u64,
             self.pulse.rounds.round(),
-        ] {
-            hash = (hash ^ word).wrapping_mul(0x0100_0000_01b3);
-        }
-        hash
+        ];
+        digest(DIGEST_BASIS, 0, &words)
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {

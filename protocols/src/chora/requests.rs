@@ -11,8 +11,8 @@ use super::{Chora, Message};
 use alloc::vec::Vec;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, FrontendId, Level, ReplicaId, Slot, Time,
-    parts::{RequestKey, Taken, own_request},
+    Bytes, Context, Protocol as _, ReplicaId, Time,
+    parts::{Admitted, Asked, RequestKey, Taken, reject},
 };
 
 /// More than any message takes besides its batches.
@@ -21,26 +21,17 @@ const MESSAGE_BYTES: usize = 128;
 const VIEW_PATIENCE: Duration = Duration::from_millis(250);
 
 impl Chora {
-    pub(super) fn on_request(
-        &mut self,
-        from: FrontendId,
-        level: Level,
-        batch: Bytes,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        let Some(key) = own_request(from, &batch, ctx) else {
-            return;
-        };
+    pub(super) fn on_asked(&mut self, asked: Asked, ctx: &mut Context<'_, Self>) {
         if self.is_away(ctx.now()) {
-            return Self::refuse(key, Taken::Refused, ctx);
+            return reject(asked.key, Taken::Refused, ctx);
         }
         if !self.established() {
-            return self.await_view(key, level, batch, ctx);
+            return self.await_view(asked, ctx);
         }
-        match level {
-            Level::Stale => ctx.query(batch, Slot(0), false, from, &()),
-            Level::Linearizable => self.on_read(key, batch, ctx),
-            Level::Ordered => self.on_write(key, batch, ctx),
+        match asked.admit(ctx) {
+            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
+            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
+            None => {}
         }
     }
 
@@ -54,13 +45,9 @@ impl Chora {
     }
 
     fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        let kept = self
-            .relay
-            .kept
-            .keep(key, batch.clone(), self.config.queue_bytes, ctx.arrived());
-        if let Err(taken) = kept {
-            ctx.mark("request refused: queue full");
-            return Self::refuse(key, taken, ctx);
+        let bytes_max = self.config.queue_bytes;
+        if !self.relay.kept.take(key, &batch, bytes_max, ctx) {
+            return;
         }
         self.arm_housekeeping(ctx);
         if self.proposer.proposes() {
@@ -75,22 +62,15 @@ impl Chora {
     /// must not keep them: a frontend that is refused at once can tell for certain that nothing was
     /// executed, and one that had to ask twice cannot. It asks again after 400 ms at the soonest.
     fn begins_soon(&self, now: Time) -> bool {
-        let patience = VIEW_PATIENCE.min(self.config.suspect / 2);
+        let patience = VIEW_PATIENCE.min(self.config.suspect_timeout / 2);
         self.view.tries() <= 1 && now < self.view.since() + patience
     }
 
     /// Keeps a request until the view begins, or refuses it.
-    fn await_view(
-        &mut self,
-        key: RequestKey,
-        level: Level,
-        batch: Bytes,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        let most = self.config.queue_bytes;
-        let request = (key.0, level, batch);
-        if !self.begins_soon(ctx.now()) || !self.relay.wait(request, most) {
-            return Self::refuse(key, Taken::Refused, ctx);
+    fn await_view(&mut self, asked: Asked, ctx: &mut Context<'_, Self>) {
+        let (key, most) = (asked.key, self.config.queue_bytes);
+        if !self.begins_soon(ctx.now()) || !self.relay.wait((key.0, asked.request), most) {
+            return reject(key, Taken::Refused, ctx);
         }
         ctx.mark("request waits for the view");
     }
@@ -100,14 +80,9 @@ impl Chora {
         if !self.relay.is_waiting() || !self.established() && self.begins_soon(ctx.now()) {
             return;
         }
-        for (from, level, batch) in self.relay.take_waiting() {
-            self.on_request(from, level, batch, ctx);
+        for (from, request) in self.relay.take_waiting() {
+            self.on_request(from, Message::Request(request), ctx);
         }
-    }
-
-    pub(super) fn refuse(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
-        let batch = key.1;
-        ctx.send_frontend(key.0, Message::Taken { batch, taken });
     }
 
     /// Batches that a replica took from its frontends and may not propose itself.
@@ -124,10 +99,7 @@ impl Chora {
     /// What was ordered before all the same is found by the sessions.
     pub(super) fn take_requests(&mut self) {
         if self.proposer.proposes() {
-            self.relay.kept.pass_on_nothing();
-            for (key, batch) in self.relay.kept.iter() {
-                self.proposer.queue.push(key, batch.clone());
-            }
+            self.relay.kept.queue_all(&mut self.proposer.queue);
         } else {
             self.relay.kept.pass_on_all();
         }

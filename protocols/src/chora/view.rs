@@ -206,7 +206,7 @@ impl Chora {
         );
         let is_first = own > its || own == its && self.me.id() < rival;
         if is_candidate && is_first && !self.election.is_set() {
-            let half = self.config.suspect / 2;
+            let half = self.config.suspect_timeout / 2;
             let delay = half + random_duration(half, ctx);
             self.election.force("view change: votes were split");
             self.election.set(ctx.now() + delay);
@@ -317,7 +317,7 @@ impl Chora {
         let down = self.config.heartbeat * 2;
         self.peers[id.index()]
             .contact
-            .is_alive(now, self.config.suspect, down)
+            .is_alive(now, self.config.suspect_timeout, down)
     }
 
     /// To those who have not acknowledged it.
@@ -417,7 +417,7 @@ impl Chora {
         };
         self.view.succeeded();
         let now = ctx.now();
-        let rejoin_after = now + self.config.suspect * 2;
+        let rejoin_after = now + self.config.suspect_timeout * 2;
         self.election
             .on_established(self.me.id(), init.live, now, rejoin_after);
         self.pulse.rounds.register(init.live.without(self.me.id()));
@@ -507,7 +507,7 @@ impl Chora {
         if self.is_behind(now) {
             return None;
         }
-        let suspect = self.config.suspect;
+        let suspect = self.config.suspect_timeout;
         let Some(init) = self.view.init().filter(|_| self.established()) else {
             // Who waits longer with each try leaves room for one of them to come through.
             let spread = u32::from(self.me.id().0) + 2 * self.view.tries().min(8);

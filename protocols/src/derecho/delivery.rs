@@ -21,9 +21,7 @@ use super::{
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, Context, Durability, Frame, FrontendId, Level, Protocol as _, ReplicaId, ReplicaSet,
-    Slot, Wire,
-    parts::{RequestKey, Taken, own_request},
+    Bytes, Context, Durability, Frame, ReplicaId, ReplicaSet, Wire, parts::RequestKey,
 };
 
 /// The length or count in what a slot of the ring holds.
@@ -33,36 +31,10 @@ const LENGTH: u64 = (1 << KIND_SHIFT) - 1;
 const NULLS_MAX: u64 = 4096;
 
 impl Derecho {
-    pub(super) fn on_request(
-        &mut self,
-        from: FrontendId,
-        level: Level,
-        batch: Bytes,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        let Some(key) = own_request(from, &batch, ctx) else {
-            return;
-        };
-        if level == Level::Stale {
-            return ctx.query(batch, Slot(0), false, from, &());
+    pub(super) fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        if (self.stream.relay).take(key, batch, self.config.queue_bytes, ctx) {
+            self.arm_housekeeping(ctx);
         }
-        if !self.takes_requests(ctx.now()) {
-            return Self::refuse(key, Taken::Refused, ctx);
-        }
-        if level == Level::Linearizable {
-            return self.on_read(key, batch, ctx);
-        }
-        let bytes_max = self.config.queue_bytes;
-        if let Err(taken) = (self.stream.relay).push(key, batch, bytes_max, ctx.arrived()) {
-            ctx.mark("request refused: queue full");
-            return Self::refuse(key, taken, ctx);
-        }
-        self.arm_housekeeping(ctx);
-    }
-
-    pub(super) fn refuse(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
-        let batch = key.1;
-        ctx.send_frontend(key.0, Message::Taken { batch, taken });
     }
 
     /// Requests that piled up go out as few messages, and nulls where others wait for this sender.
@@ -175,7 +147,7 @@ impl Derecho {
     fn path(&self, body: &Frame) -> Path {
         if body.len() <= self.sst.layout.slot_bytes() {
             Path::Slot
-        } else if body.len() > self.config.rdmc.bytes_min && !self.membership.peers().is_empty() {
+        } else if body.len() > self.config.rdmc_bytes_min && !self.membership.peers().is_empty() {
             Path::Blocks
         } else {
             Path::Whole
@@ -194,7 +166,7 @@ impl Derecho {
     /// Takes a message of a view that is not at work here yet to wait until it is.
     pub(super) fn wait_for_view(&mut self, from: ReplicaId, view: u64, message: Message) {
         let mine = self.membership.number();
-        let most = (self.config.window + self.config.rdmc.credits) * self.me.members();
+        let most = (self.config.window + self.config.rdmc_credits) * self.me.members();
         if view == mine + 1 || view == mine && !self.membership.is_active() {
             (self.stream.incoming).wait_for_view(from, (view, message), mine, most);
         }

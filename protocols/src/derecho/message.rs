@@ -13,9 +13,10 @@
 use super::schedule::Schedule;
 use alloc::vec::Vec;
 use quintet_replica::{
-    BatchId, Bytes, CommandTime, DecodeError, Frame, Incarnation, Level, Reader, ReplicaId,
+    Bytes, Codec, CommandTime, DecodeError, Field, Frame, Incarnation, Number, Reader, ReplicaId,
     ReplicaSet, Slot, Wire, Writer,
-    parts::{RequestMessage, Taken},
+    parts::{Receipt, Request},
+    request_message, wire,
 };
 
 /// One member of a view: which replica, and in which of its starts.
@@ -166,19 +167,9 @@ pub struct Join {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// A frontend's batch.
-    Request {
-        /// What its requests need.
-        level: Level,
-        /// The batch.
-        batch: Bytes,
-    },
+    Request(Request),
     /// A replica's word on a request that it could not take.
-    Taken {
-        /// Which batch.
-        batch: BatchId,
-        /// Why.
-        taken: Taken,
-    },
+    Taken(Receipt),
     /// A message that does not fit a slot of the sender's ring; the slot announces it.
     Bulk {
         /// The view.
@@ -320,139 +311,42 @@ pub struct Body {
     pub batches: Vec<Bytes>,
 }
 
-impl RequestMessage for Message {
-    fn request(level: Level, batch: Bytes) -> Self {
-        Self::Request { level, batch }
-    }
-    fn taken(&self) -> Option<(BatchId, Taken)> {
-        match self {
-            Self::Taken { batch, taken } => Some((*batch, *taken)),
-            _ => None,
-        }
-    }
+request_message!(Message);
+
+wire! { struct Body { time, batches } }
+wire! { struct Member [18] { id, life as Number, incarnation } }
+wire! { struct View [38] { number as Number, base, members } where is_ascending }
+
+fn is_ascending(view: &View) -> bool {
+    !view.members.is_empty() && view.members.is_sorted_by(|a, b| a.id < b.id)
 }
 
-impl Wire for Body {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.time.0);
-        writer.length(self.batches.len());
-        self.batches.iter().for_each(|batch| writer.blob(batch));
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let time = CommandTime(reader.u64("time")?);
-        let count = reader.length(4, "batches")?;
-        let batches = (0..count)
-            .map(|_| reader.blob("batch"))
-            .collect::<Result<_, _>>()?;
-        Ok(Self { time, batches })
-    }
+wire! { struct Ballot { round as Number, proposer } }
+wire! { struct Proposal { ballot, view, then } where has_views_in_a_row }
+
+fn has_views_in_a_row(proposal: &Proposal) -> bool {
+    let view = &proposal.view;
+    let follows = |then: &View| then.number == view.number + 1 && then.base == view.base;
+    proposal.then.as_ref().is_none_or(follows)
 }
 
-impl Wire for Member {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u16(self.id.0);
-        writer.u64(self.life);
-        writer.u64(self.incarnation.0);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            id: reader.replica("replica")?,
-            life: reader.number("life")?,
-            incarnation: Incarnation(reader.u64("incarnation")?),
-        })
-    }
-}
+/// A proposal without a view behind it, as promises of version 1 have them.
+struct Alone;
 
-impl Wire for View {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.number);
-        writer.u64(self.base.0);
-        writer.length(self.members.len());
-        self.members.iter().for_each(|member| member.encode(writer));
+impl Codec<Option<Proposal>> for Alone {
+    fn put(value: &Option<Proposal>, writer: &mut Writer<'_>) {
+        value.put(writer);
     }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let (number, base) = (reader.number("view")?, reader.slot("slot")?);
-        let count = reader.length(18, "members")?;
-        let members: Vec<Member> = (0..count)
-            .map(|_| Member::decode(reader))
-            .collect::<Result<_, _>>()?;
-        if members.is_empty() || !members.is_sorted_by(|a, b| a.id < b.id) {
-            return Err(DecodeError::Bad("members"));
-        }
-        Ok(Self {
-            number,
-            members,
-            base,
-        })
-    }
-}
-
-impl Wire for Ballot {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.round);
-        writer.u64(self.proposer);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let round = reader.number("view")?;
-        Ok(Self {
-            round,
-            proposer: reader.u64("proposer")?,
-        })
-    }
-}
-
-impl Wire for Proposal {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        self.ballot.encode(writer);
-        self.view.encode(writer);
-        writer.bool(self.then.is_some());
-        if let Some(then) = &self.then {
-            then.encode(writer);
-        }
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let proposal = Self::decode_alone(reader)?;
-        let then = match reader.bool("a view behind it")? {
-            true => Some(View::decode(reader)?),
+    fn get(reader: &mut Reader, field: &'static str) -> Result<Option<Proposal>, DecodeError> {
+        Ok(match reader.bool(field)? {
+            true => Some(Proposal {
+                ballot: Ballot::decode(reader)?,
+                view: View::decode(reader)?,
+                then: None,
+            }),
             false => None,
-        };
-        let follows = |then: &View| {
-            then.number == proposal.view.number + 1 && then.base == proposal.view.base
-        };
-        if !then.as_ref().is_none_or(follows) {
-            return Err(DecodeError::Bad("a view behind it"));
-        }
-        Ok(Self { then, ..proposal })
-    }
-}
-
-impl Proposal {
-    /// One without a view behind it, as promises of version 1 have them.
-    fn decode_alone(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            ballot: Ballot::decode(reader)?,
-            view: View::decode(reader)?,
-            then: None,
         })
     }
-}
-
-fn put_option(writer: &mut Writer<'_>, proposal: Option<&Proposal>) {
-    writer.bool(proposal.is_some());
-    if let Some(proposal) = proposal {
-        proposal.encode(writer);
-    }
-}
-
-fn get_option(
-    reader: &mut Reader,
-    decode: fn(&mut Reader) -> Result<Proposal, DecodeError>,
-) -> Result<Option<Proposal>, DecodeError> {
-    Ok(if reader.bool("proposal")? {
-        Some(decode(reader)?)
-    } else {
-        None
-    })
 }
 
 impl Wire for Promised {
@@ -462,13 +356,13 @@ impl Wire for Promised {
         self.view.encode(writer);
         writer.bool(self.complete);
         self.promised.encode(writer);
-        put_option(writer, self.accepted.as_ref());
+        self.accepted.put(writer);
         writer.u64(self.sure.0);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let decode = match reader.u8("version of the promise")? {
-            1 => Proposal::decode_alone,
-            2 => Proposal::decode,
+        let accepted = match reader.u8("version of the promise")? {
+            1 => <Alone as Codec<_>>::get,
+            2 => Field::get,
             _ => return Err(DecodeError::Bad("version of the promise")),
         };
         Ok(Self {
@@ -476,283 +370,49 @@ impl Wire for Promised {
             view: View::decode(reader)?,
             complete: reader.bool("complete")?,
             promised: Ballot::decode(reader)?,
-            accepted: get_option(reader, decode)?,
+            accepted: accepted(reader, "proposal")?,
             sure: reader.slot("slot")?,
         })
     }
 }
 
-impl Wire for Entry {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.view);
-        writer.u64(self.time.0);
-        writer.blob(&self.batch);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            view: reader.number("view")?,
-            time: CommandTime(reader.u64("time")?),
-            batch: reader.blob("batch")?,
-        })
-    }
+wire! { struct Entry [20] { view as Number, time, batch } }
+wire! { struct Summary { time } }
+wire! {
+    struct Join { life as Number, incarnation, view as Number, coming, complete, forgot, sure }
+}
+wire! { struct Large { index as Number, sender, length, size, schedule } where has_blocks }
+
+const fn has_blocks(large: &Large) -> bool {
+    large.length > 0 && large.size > 0 && large.blocks() <= BLOCKS_MAX
 }
 
-impl Wire for Summary {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.time.0);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            time: CommandTime(reader.u64("time")?),
-        })
-    }
+wire! {
+    enum Message {
+        0 = Request(request),
+        1 = Taken(receipt),
+        2 = Bulk { view as Number, index as Number, body },
+        3 = Join(join),
+        4 = Views { views, active },
+        5 = Fetch { view as Number, have, upto },
+        6 = Tail { view as Number, first, sure, entries },
+        7 = Behind { at_least },
+        8 = Prepare { view as Number, ballot },
+        9 = Promise { view as Number, ballot, member, complete, end, accepted },
+        10 = Accept { view as Number, proposal, source },
+        11 = Accepted { view as Number, ballot },
+        12 = Block { view as Number, number as Number, large, block, bytes },
+    } where is_possible
 }
 
-impl Wire for Join {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.life);
-        writer.u64(self.incarnation.0);
-        writer.u64(self.view);
-        writer.bool(self.coming);
-        writer.bool(self.complete);
-        writer.bool(self.forgot);
-        writer.u64(self.sure.0);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            life: reader.number("life")?,
-            incarnation: Incarnation(reader.u64("incarnation")?),
-            view: reader.number("view")?,
-            coming: reader.bool("coming")?,
-            complete: reader.bool("complete")?,
-            forgot: reader.bool("forgot")?,
-            sure: reader.slot("slot")?,
-        })
-    }
-}
-
-impl Wire for Large {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.index);
-        writer.u16(self.sender.0);
-        writer.u32(self.length);
-        writer.u32(self.size);
-        writer.u8(self.schedule as u8);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let large = Self {
-            index: reader.number("view")?,
-            sender: reader.replica("replica")?,
-            length: reader.u32("length")?,
-            size: reader.u32("block size")?,
-            schedule: Schedule::of(reader.u8("schedule")?).ok_or(DecodeError::Bad("schedule"))?,
-        };
-        if large.length == 0 || large.size == 0 || large.blocks() > BLOCKS_MAX {
-            return Err(DecodeError::Bad("block size"));
-        }
-        Ok(large)
-    }
-}
-
-impl Wire for Message {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Request { level, batch } => {
-                writer.u8(0);
-                writer.u8(*level as u8);
-                writer.blob(batch);
-            }
-            Self::Taken { batch, taken } => {
-                writer.u8(1);
-                writer.u64(batch.0);
-                writer.u8(match taken {
-                    Taken::Accepted => 0,
-                    Taken::Refused => 1,
-                    Taken::Busy => 2,
-                });
-            }
-            Self::Bulk { view, index, body } => {
-                writer.u8(2);
-                writer.u64(*view);
-                writer.u64(*index);
-                writer.rope(body);
-            }
-            Self::Block {
-                view,
-                number,
-                large,
-                block,
-                bytes,
-            } => {
-                writer.u8(12);
-                writer.u64(*view);
-                writer.u64(*number);
-                large.encode(writer);
-                writer.u32(*block);
-                writer.blob(bytes);
-            }
-            Self::Join(join) => {
-                writer.u8(3);
-                join.encode(writer);
-            }
-            Self::Views { views, active } => {
-                writer.u8(4);
-                writer.length(views.len());
-                views.iter().for_each(|view| view.encode(writer));
-                writer.bool(*active);
-            }
-            Self::Fetch { view, have, upto } => {
-                writer.u8(5);
-                writer.u64(*view);
-                writer.u64(have.0);
-                writer.u64(upto.0);
-            }
-            Self::Tail {
-                view,
-                first,
-                sure,
-                entries,
-            } => {
-                writer.u8(6);
-                writer.u64(*view);
-                writer.u64(first.0);
-                writer.u64(sure.0);
-                writer.length(entries.len());
-                entries.iter().for_each(|entry| entry.encode(writer));
-            }
-            Self::Behind { at_least } => {
-                writer.u8(7);
-                writer.u64(at_least.0);
-            }
-            Self::Prepare { view, ballot } => {
-                writer.u8(8);
-                writer.u64(*view);
-                ballot.encode(writer);
-            }
-            Self::Promise {
-                view,
-                ballot,
-                member,
-                complete,
-                end,
-                accepted,
-            } => {
-                writer.u8(9);
-                writer.u64(*view);
-                ballot.encode(writer);
-                member.encode(writer);
-                writer.bool(*complete);
-                writer.u64(end.0);
-                put_option(writer, accepted.as_ref());
-            }
-            Self::Accept {
-                view,
-                proposal,
-                source,
-            } => {
-                writer.u8(10);
-                writer.u64(*view);
-                proposal.encode(writer);
-                writer.u16(source.0);
-            }
-            Self::Accepted { view, ballot } => {
-                writer.u8(11);
-                writer.u64(*view);
-                ballot.encode(writer);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match reader.u8("message tag")? {
-            0 => Self::Request {
-                level: Level::from_byte(reader.u8("level")?).ok_or(DecodeError::Bad("level"))?,
-                batch: reader.blob("batch")?,
-            },
-            1 => Self::Taken {
-                batch: BatchId(reader.u64("batch id")?),
-                taken: match reader.u8("taken")? {
-                    0 => Taken::Accepted,
-                    1 => Taken::Refused,
-                    2 => Taken::Busy,
-                    _ => return Err(DecodeError::Bad("taken")),
-                },
-            },
-            2 => Self::Bulk {
-                view: reader.number("view")?,
-                index: reader.number("view")?,
-                body: Frame::from(reader.blob("body")?),
-            },
-            3 => Self::Join(Join::decode(reader)?),
-            4 => {
-                let count = reader.length(38, "views")?;
-                let views = (0..count)
-                    .map(|_| View::decode(reader))
-                    .collect::<Result<_, _>>()?;
-                Self::Views {
-                    views,
-                    active: reader.bool("active")?,
-                }
-            }
-            5 => Self::Fetch {
-                view: reader.number("view")?,
-                have: reader.slot("slot")?,
-                upto: reader.slot("slot")?,
-            },
-            6 => {
-                let view = reader.number("view")?;
-                let (first, sure) = (reader.slot("slot")?, reader.slot("slot")?);
-                let count = reader.length(20, "entries")?;
-                let entries = (0..count)
-                    .map(|_| Entry::decode(reader))
-                    .collect::<Result<_, _>>()?;
-                Self::Tail {
-                    view,
-                    first,
-                    sure,
-                    entries,
-                }
-            }
-            7 => Self::Behind {
-                at_least: reader.slot("slot")?,
-            },
-            8 => Self::Prepare {
-                view: reader.number("view")?,
-                ballot: Ballot::decode(reader)?,
-            },
-            9 => Self::Promise {
-                view: reader.number("view")?,
-                ballot: Ballot::decode(reader)?,
-                member: Member::decode(reader)?,
-                complete: reader.bool("complete")?,
-                end: reader.slot("slot")?,
-                accepted: get_option(reader, Proposal::decode)?,
-            },
-            10 => Self::Accept {
-                view: reader.number("view")?,
-                proposal: Proposal::decode(reader)?,
-                source: reader.replica("replica")?,
-            },
-            11 => Self::Accepted {
-                view: reader.number("view")?,
-                ballot: Ballot::decode(reader)?,
-            },
-            12 => {
-                let (view, number) = (reader.number("view")?, reader.number("view")?);
-                let large = Large::decode(reader)?;
-                let (block, bytes) = (reader.u32("block")?, reader.blob("bytes")?);
-                if block as usize >= large.blocks() || bytes.len() != large.place(block).len() {
-                    return Err(DecodeError::Bad("block"));
-                }
-                Self::Block {
-                    view,
-                    number,
-                    large,
-                    block,
-                    bytes,
-                }
-            }
-            _ => return Err(DecodeError::Bad("message tag")),
-        })
+fn is_possible(message: &Message) -> bool {
+    match message {
+        Message::Block {
+            large,
+            block,
+            bytes,
+            ..
+        } => (*block as usize) < large.blocks() && bytes.len() == large.place(*block).len(),
+        _ => true,
     }
 }

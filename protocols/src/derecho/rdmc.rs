@@ -29,7 +29,7 @@ impl Derecho {
     /// Cuts an own message into blocks.
     pub(super) fn start_blocks(&mut self, index: u64, body: &Frame) {
         let (own, view) = (self.me.id(), self.membership.view());
-        if (self.stream.rdmc).start((own, index), body, &self.config.rdmc, view) {
+        if (self.stream.rdmc).start((own, index), body, &self.config, view) {
             self.sst.touch(ON_BLOCKS);
         }
     }
@@ -74,7 +74,7 @@ impl Derecho {
     /// Sends what is here and due to others, as far as their credit goes.
     pub(super) fn send_blocks(&mut self, ctx: &mut Context<'_, Self>) {
         let (own, peers) = (self.me.id(), self.membership.live_peers());
-        let (view, credits) = (self.membership.number(), self.config.rdmc.credits);
+        let (view, credits) = (self.membership.number(), self.config.rdmc_credits);
         let Self { stream, sst, .. } = self;
         let all = (0..self.me.members()).map(|id| ReplicaId(id as u16));
         let way = |to| Way {

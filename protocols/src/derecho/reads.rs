@@ -17,7 +17,7 @@ use super::{
 };
 use quintet_replica::{
     Bytes, Context, Slot,
-    parts::{RequestKey, Taken},
+    parts::{RequestKey, Taken, reject, reject_read},
 };
 
 impl Derecho {
@@ -27,8 +27,7 @@ impl Derecho {
         }
         let (target, bytes_max) = (self.stream.log.end(), self.config.queue_bytes);
         if !(self.stream.reads).push(key, batch, target, bytes_max, ctx.arrived()) {
-            ctx.mark("read refused: queue full");
-            return Self::refuse(key, Taken::Busy, ctx);
+            return reject_read(key, ctx);
         }
         self.arm_housekeeping(ctx);
     }
@@ -77,7 +76,7 @@ impl Derecho {
 
     pub(super) fn refuse_reads(&mut self, ctx: &mut Context<'_, Self>) {
         while let Some(read) = self.stream.reads.pop() {
-            Self::refuse(read.key, Taken::Refused, ctx);
+            reject(read.key, Taken::Refused, ctx);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Requests of this replica's frontends, until they are executed here.
 
 use quintet_replica::{
-    Bytes, FrontendId, Time,
-    parts::{KeptRequests, RequestKey, RequestQueue, Taken, request_key},
+    Bytes, Context, FrontendId, Protocol, Time,
+    parts::{KeptRequests, RequestKey, RequestMessage, RequestQueue, request_key},
 };
 
 /// See the module.
@@ -14,21 +14,19 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Keeps a request, and sends it in its turn.
-    ///
-    /// # Errors
-    ///
-    /// The answer for its frontend, when too many bytes are kept.
-    pub fn push(
+    /// Keeps a request, and sends it in its turn, unless too many wait. True when it is kept.
+    pub fn take<P: Protocol<Message: RequestMessage>>(
         &mut self,
         key: RequestKey,
         batch: Bytes,
         bytes_max: usize,
-        now: Time,
-    ) -> Result<(), Taken> {
-        self.kept.keep(key, batch.clone(), bytes_max, now)?;
-        self.queue.push(key, batch);
-        Ok(())
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        let taken = self.kept.take(key, &batch, bytes_max, ctx);
+        if taken {
+            self.queue.push(key, batch);
+        }
+        taken
     }
 
     /// The next one to be sent.
@@ -51,9 +49,7 @@ impl Relay {
     /// A view begins: what is waited for and the trim left out is sent again.
     pub fn send_again(&mut self) {
         self.queue = RequestQueue::default();
-        for (key, batch) in self.kept.iter() {
-            self.queue.push(key, batch.clone());
-        }
+        self.kept.queue_all(&mut self.queue);
     }
 
     pub fn expire(&mut self, now: Time) {

@@ -21,9 +21,9 @@ use alloc::{
 };
 use core::time::Duration;
 use quintet_replica::{
-    Context, Control, Durability, Incarnation, Info, Link, NodeState, Options, Peer, PersistId,
-    Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{AttachedFrontend, Housekeeping, Member},
+    Context, Control, Durability, FrontendId, Incarnation, Info, Level, Link, NodeState, Options,
+    PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    parts::{Admitted, AttachedFrontend, Housekeeping, Member, admit, digest},
 };
 
 /// Any member takes requests and answers them, so the shared frontend is all it needs.
@@ -200,11 +200,7 @@ impl Protocol for Derecho {
     ) {
         self.failures.start(ctx.now());
         if !self.restore(recovered) {
-            return ctx.halt(
-                "the journal has records missing in its middle; restore this replica's data \
-                 directory from a backup or replace it by a new member"
-                    .to_string(),
-            );
+            return ctx.halt_damaged();
         }
         if self.membership.state_lost() {
             ctx.mark("forgot what it had acknowledged");
@@ -216,17 +212,18 @@ impl Protocol for Derecho {
         self.save(Act::Begin, ctx);
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        match from {
-            Peer::Frontend(frontend) => match message {
-                Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
-                _ => ctx.mark("ignored: not a frontend's message"),
-            },
-            Peer::Replica(id) if self.me.others().contains(id) => {
-                self.on_replica_message(id, message, ctx);
-            }
-            Peer::Replica(_) => ctx.mark("ignored: not a member of the epoch"),
+    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        let takes = self.takes_requests(ctx.now());
+        let rejects = |level| level != Level::Stale && !takes;
+        match admit(from, message, rejects, ctx) {
+            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
+            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
+            None => {}
         }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
+        self.on_replica_message(from, message, ctx);
     }
 
     fn on_put(&mut self, from: ReplicaId, offset: u32, words: &[u64], ctx: &mut Context<'_, Self>) {
@@ -293,11 +290,7 @@ impl Protocol for Derecho {
         self.after_catching_up(ctx);
     }
 
-    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        let Peer::Replica(peer) = peer else { return };
-        if !self.me.others().contains(peer) {
-            return;
-        }
+    fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
         match link {
             Link::Up { .. } => {
                 self.failures.link_up(peer);
@@ -330,14 +323,12 @@ impl Protocol for Derecho {
                     self.suspect(peer, ctx);
                 }
             }
-            Control::Option { name, value } => {
-                let mut changed = self.config.clone();
-                let fixed = ["window", "smc_bytes_max"].contains(&name.as_str());
-                match changed.set(&name, &value).and_then(|()| changed.check()) {
-                    Ok(()) if !fixed => self.config = changed,
-                    _ => ctx.mark("ignored: option value"),
+            Control::Option { name, value } => match self.config.changed(&name, &value) {
+                Some(changed) if !["window", "smc_bytes_max"].contains(&name.as_str()) => {
+                    self.config = changed;
                 }
-            }
+                _ => ctx.mark("ignored: option value"),
+            },
         }
     }
 
@@ -416,8 +407,7 @@ impl Protocol for Derecho {
 
     fn digest(&self) -> u64 {
         let (membership, stream) = (&self.membership, &self.stream);
-        let mut hash = self.sst.digest(self.me.id());
-        for word in [
+        let words = [
             membership.phase() as u64,
             membership.number(),
             membership.member().life,
@@ -438,12 +428,8 @@ impl Protocol for Derecho {
             stream.relay.bytes() as u64,
             stream.reads.len() as u64,
             self.failures.digest(),
-        ] {
-            hash = (hash ^ word)
-                .wrapping_mul(0x0000_0100_0000_01b3)
-                .rotate_left(23);
-        }
-        hash
+        ];
+        digest(self.sst.digest(self.me.id()), 23, &words)
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
@@ -556,7 +542,7 @@ impl Derecho {
                 source,
             } => self.on_accept(from, view, proposal, source, ctx),
             Message::Accepted { view, ballot } => self.on_accepted(from, view, ballot, ctx),
-            Message::Request { .. } | Message::Taken { .. } => {
+            Message::Request(_) | Message::Taken(_) => {
                 ctx.mark("ignored: not a replica's message");
             }
         }

@@ -16,13 +16,13 @@
 //! at most one. Steps are no clock: a member sends what it has as soon as it may.
 
 use alloc::{vec, vec::Vec};
+use quintet_replica::wire;
 
 /// How a large message spreads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
 pub enum Schedule {
     /// The sender gives the whole message to one member after the other.
-    Sequential = 0,
+    Sequential,
     /// A replica that has the whole message gives it to another that lacks it.
     Tree = 1,
     /// Each member passes each block on to the next one.
@@ -31,6 +31,8 @@ pub enum Schedule {
     /// and receive all the time.
     Binomial = 3,
 }
+
+wire! { enum Schedule { 0 = Sequential, 1 = Tree, 2 = Chain, 3 = Binomial } }
 
 /// One block on its way from one member to another. Members are counted from the message's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,12 +60,6 @@ impl Schedule {
             Self::Chain => "chain",
             Self::Binomial => "binomial",
         }
-    }
-
-    /// The one of this number.
-    #[must_use]
-    pub fn of(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
     /// The one that needs the fewest steps; the sender itself when nobody saves it any.

@@ -41,7 +41,7 @@ impl Derecho {
         }
         let newest = stream.order.newest().filter(|_| !membership.wedging());
         let live = (live, view.members.len());
-        (stream.waits).watch_next(newest, live, self.config.sluggish, now);
+        (stream.waits).watch_next(newest, live, self.config.slow_member, now);
     }
 
     /// Without whom the next message would be delivered. This member stands for all causes that
@@ -71,7 +71,7 @@ impl Derecho {
 
     /// Removes members that everybody has waited for, for most of the time.
     pub(super) fn look_for_sluggish(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.config.sluggish.is_zero() {
+        if self.config.slow_member.is_zero() {
             return;
         }
         let (now, live) = (ctx.now(), self.membership.live());

@@ -1,7 +1,7 @@
 //! Large messages in blocks: which are here, which are due to whom, and which may be lost.
 
 use super::{
-    config::RdmcConfig,
+    config::Config,
     message::{BLOCKS_MAX, Large, Message, View},
     schedule::{Hop, Schedule},
 };
@@ -174,10 +174,13 @@ impl Transfers {
         &mut self,
         (sender, index): (ReplicaId, u64),
         body: &Frame,
-        config: &RdmcConfig,
+        config: &Config,
         view: &View,
     ) -> bool {
-        let blocks = body.len().div_ceil(config.block_bytes).clamp(1, BLOCKS_MAX);
+        let blocks = body
+            .len()
+            .div_ceil(config.rdmc_block_bytes)
+            .clamp(1, BLOCKS_MAX);
         let size = body.len().div_ceil(blocks);
         let blocks = body.len().div_ceil(size);
         let members = view.members.len();
@@ -186,7 +189,8 @@ impl Transfers {
             sender,
             length: body.len() as u32,
             size: size as u32,
-            schedule: (config.schedule).unwrap_or_else(|| Schedule::for_message(members, blocks)),
+            schedule: (config.rdmc_schedule)
+                .unwrap_or_else(|| Schedule::for_message(members, blocks)),
         };
         let Some(mut transfer) = self.transfer(&large, view, sender) else {
             return false;

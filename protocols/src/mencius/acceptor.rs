@@ -149,7 +149,7 @@ impl Mencius {
     /// This peer no longer keeps the log up to a slot: a state must do, of it or of a replica that
     /// has come as far. To ask those who are known not to have would only cost time.
     pub(super) fn on_trimmed(&mut self, from: ReplicaId, upto: Slot, ctx: &mut Context<'_, Self>) {
-        let timeout = self.config.suspect * 4;
+        let timeout = self.config.suspect_timeout * 4;
         if (self.fetching.since()).is_some_and(|since| ctx.now().since(since) > timeout) {
             self.fetching.give_up();
         }

@@ -257,7 +257,7 @@ impl Mencius {
         if !self.coordination.is_armed() && self.wants_coordination() {
             let longer = self.coordination.arm(self.log.committed());
             let delay = self.config.coordination.saturating_mul(longer);
-            ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect));
+            ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect_timeout));
         }
     }
 

@@ -19,14 +19,13 @@
 use super::{Mencius, Message, plant::Plant, read_queue::Asker};
 use quintet_replica::{
     Bytes, Context, Lane, ReplicaId, Slot,
-    parts::{RequestKey, Taken},
+    parts::{RequestKey, reject_read},
 };
 
 impl Mencius {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         if !self.reads.takes(batch.len(), self.config.queue_bytes) {
-            ctx.mark("read refused: queue full");
-            return Self::answer(key, Taken::Busy, ctx);
+            return reject_read(key, ctx);
         }
         if self.planted(Plant::ReadsUnordered) {
             return ctx.query(batch, self.log.committed(), false, key.0, &());

@@ -41,7 +41,7 @@ impl Mencius {
         self.ask_to_recover(ctx);
         let lost = 1 + self.peers.lost();
         if let Some(recovery) = &mut self.recovery
-            && recovery.too_many_lost(lost, &self.me, ctx.now()) > self.config.suspect * 4
+            && recovery.too_many_lost(lost, &self.me, ctx.now()) > self.config.suspect_timeout * 4
         {
             self.me.halt_lost(ctx);
         }

@@ -10,7 +10,7 @@
 use alloc::{collections::BTreeSet, vec::Vec};
 use quintet_replica::{
     Bytes, Context, Protocol, ReplicaId, Time,
-    parts::{KeptRequests, RequestKey, RequestQueue, Taken, request_key},
+    parts::{KeptRequests, RequestKey, RequestMessage, RequestQueue, request_key},
 };
 
 /// See the module.
@@ -52,17 +52,19 @@ impl Relay {
         self.kept.expire(now);
     }
 
-    /// A frontend's request is to be ordered.
-    pub fn take(
+    /// A frontend's request is to be ordered, unless too many wait. True when it will be.
+    pub fn take<P: Protocol<Message: RequestMessage>>(
         &mut self,
         key: RequestKey,
         batch: Bytes,
         bytes_max: usize,
-        now: Time,
-    ) -> Result<(), Taken> {
-        self.kept.keep(key, batch.clone(), bytes_max, now)?;
-        self.order(key, batch);
-        Ok(())
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        let taken = self.kept.take(key, &batch, bytes_max, ctx);
+        if taken {
+            self.order(key, batch);
+        }
+        taken
     }
 
     fn order(&mut self, key: RequestKey, batch: Bytes) {
@@ -109,10 +111,7 @@ impl Relay {
     /// This replica orders them itself again.
     pub fn forward_nothing(&mut self) {
         self.to = None;
-        self.kept.pass_on_nothing();
-        for (key, batch) in self.kept.iter() {
-            self.queue.push(key, batch.clone());
-        }
+        self.kept.queue_all(&mut self.queue);
     }
 
     /// All of them go to the member that orders them, for the first time or again.

@@ -8,9 +8,12 @@ use super::{
 use alloc::{string::ToString, vec};
 use core::time::Duration;
 use quintet_replica::{
-    Context, Control, Info, Link, Options, Peer, PersistId, Protocol, Recovered, ReplicaId, Setup,
-    Slot, Status, Time, Wake,
-    parts::{AttachedFrontend, Coordination, Housekeeping, Member, StateFetch},
+    Context, Control, FrontendId, Info, Link, Options, PersistId, Protocol, Recovered, ReplicaId,
+    Setup, Slot, Status, Time, Wake,
+    parts::{
+        Admitted, AttachedFrontend, Coordination, DIGEST_BASIS, Housekeeping, Member, StateFetch,
+        admit, digest,
+    },
 };
 
 /// Replicas suggest and answer by themselves, so the shared frontend is all that is needed.
@@ -127,7 +130,7 @@ impl Mencius {
             Message::Forward { batches } => self.on_forward(batches, ctx),
             Message::ReadAsk { round } => self.on_read_ask(from, round, ctx),
             Message::ReadAt { round, slot } => self.on_read_at(round, slot, ctx),
-            Message::Request { .. } | Message::Taken { .. } => {
+            Message::Request(_) | Message::Taken(_) => {
                 ctx.mark("ignored: not a replica's message");
             }
         }
@@ -216,11 +219,7 @@ impl Protocol for Mencius {
             first_boot, forgot, ..
         } = recovered;
         if !self.restore(recovered) && !forgot {
-            return ctx.halt(
-                "the journal has records missing in its middle; restore this replica's data \
-                 directory from a backup or replace it by a new member"
-                    .to_string(),
-            );
+            return ctx.halt_damaged();
         }
         let committed = self.log.committed();
         self.log.on_executed(committed);
@@ -248,17 +247,17 @@ impl Protocol for Mencius {
         self.arm_coordination(ctx);
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        match from {
-            Peer::Frontend(frontend) => match message {
-                Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
-                _ => ctx.mark("ignored: not a frontend's message"),
-            },
-            Peer::Replica(from) if self.me.others().contains(from) => {
-                self.on_replica_message(from, message, ctx);
-            }
-            Peer::Replica(_) => ctx.mark("ignored: not a member"),
+    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        let takes = self.takes_requests(ctx.now());
+        match admit(from, message, |_| !takes, ctx) {
+            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
+            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
+            None => {}
         }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
+        self.on_replica_message(from, message, ctx);
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
@@ -294,11 +293,7 @@ impl Protocol for Mencius {
         self.install(slot, summary, ctx);
     }
 
-    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        let Peer::Replica(peer) = peer else { return };
-        if !self.me.others().contains(peer) {
-            return;
-        }
+    fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
         match link {
             Link::Up { incarnation } => {
                 self.peers.contact(peer).link_up();
@@ -322,7 +317,8 @@ impl Protocol for Mencius {
             Control::SlowMembers(slow) => self.on_slow_members(slow, ctx),
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
-                self.relay.leave(ctx.now() + self.config.suspect * 4);
+                self.relay
+                    .leave(ctx.now() + self.config.suspect_timeout * 4);
                 self.outbox.want();
             }
             Control::ReportFailure(peer) => {
@@ -331,13 +327,10 @@ impl Protocol for Mencius {
                     self.revoke_blocked(ctx);
                 }
             }
-            Control::Option { name, value } => {
-                let mut changed = self.config.clone();
-                match changed.set(&name, &value).and_then(|()| changed.check()) {
-                    Ok(()) => self.config = changed,
-                    Err(_) => ctx.mark("ignored: option value"),
-                }
-            }
+            Control::Option { name, value } => match self.config.changed(&name, &value) {
+                Some(changed) => self.config = changed,
+                None => ctx.mark("ignored: option value"),
+            },
         }
     }
 
@@ -380,8 +373,7 @@ impl Protocol for Mencius {
     }
 
     fn digest(&self) -> u64 {
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for word in [
+        let words = [
             u64::from(self.recovery.is_some()),
             self.log.first().0,
             self.log.end().0,
@@ -393,10 +385,8 @@ impl Protocol for Mencius {
             self.own.len() as u64,
             self.revocations.len() as u64,
             self.relay.len() as u64,
-        ] {
-            hash = (hash ^ word).wrapping_mul(0x0100_0000_01b3);
-        }
-        hash
+        ];
+        digest(DIGEST_BASIS, 0, &words)
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {

@@ -6,45 +6,16 @@
 
 use super::{Mencius, Message};
 use alloc::vec::Vec;
-use quintet_replica::{
-    Bytes, Context, FrontendId, Lane, Level, Protocol, Slot,
-    parts::{RequestKey, Taken, own_request},
-};
+use quintet_replica::{Bytes, Context, Lane, parts::RequestKey};
 
 /// More than a message takes besides its batches.
 const OVERHEAD: usize = 128;
 
 impl Mencius {
-    pub(super) fn on_request(
-        &mut self,
-        from: FrontendId,
-        level: Level,
-        batch: Bytes,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        let Some(key) = own_request(from, &batch, ctx) else {
-            return;
-        };
-        if !self.takes_requests(ctx.now()) {
-            return Self::answer(key, Taken::Refused, ctx);
+    pub(super) fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        if self.relay.take(key, batch, self.config.queue_bytes, ctx) {
+            self.arm_housekeeping(ctx);
         }
-        match level {
-            Level::Stale => ctx.query(batch, Slot(0), false, from, &()),
-            Level::Linearizable => self.on_read(key, batch, ctx),
-            Level::Ordered => {
-                let (bytes_max, now) = (self.config.queue_bytes, ctx.arrived());
-                if let Err(taken) = self.relay.take(key, batch, bytes_max, now) {
-                    ctx.mark("request refused: queue full");
-                    return Self::answer(key, taken, ctx);
-                }
-                self.arm_housekeeping(ctx);
-            }
-        }
-    }
-
-    pub(super) fn answer(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
-        let batch = key.1;
-        ctx.send_frontend(key.0, Message::Taken { batch, taken });
     }
 
     /// All that this replica's frontends wait for goes to the member that orders it, for the first

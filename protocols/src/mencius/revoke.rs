@@ -36,7 +36,8 @@ impl Mencius {
 
     fn is_alive(&self, id: ReplicaId, now: Time) -> bool {
         let down = self.config.heartbeat * 2;
-        self.peers.is_alive(id, now, self.config.suspect, down)
+        self.peers
+            .is_alive(id, now, self.config.suspect_timeout, down)
     }
 
     /// Of those that are there, the first revokes; the others when it does not, and last one that is
@@ -47,7 +48,7 @@ impl Mencius {
         let before = (self.me.others().iter())
             .filter(|id| (last || *id < own) && !self.is_dead(*id, ctx))
             .count() as u32;
-        before == 0 || self.revocations.waited(now) > self.config.suspect * before
+        before == 0 || self.revocations.waited(now) > self.config.suspect_timeout * before
     }
 
     /// Everything up to here is decided, and this replica has it or waits for a state with it: it

@@ -16,7 +16,7 @@ use super::{Message, MultiPaxos, plant::Plant, replica::Role};
 use core::time::Duration;
 use quintet_replica::{
     Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Wake,
-    parts::{RequestKey, Taken},
+    parts::{RequestKey, reject_read},
 };
 use smallvec::SmallVec;
 
@@ -26,8 +26,7 @@ const CONFIRM_TIMEOUT_MIN: Duration = Duration::from_millis(5);
 impl MultiPaxos {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         if !self.reads.takes(batch.len(), self.config.queue_bytes) {
-            ctx.mark("read refused: queue full");
-            return Self::refuse(key, Taken::Busy, ctx);
+            return reject_read(key, ctx);
         }
         self.reads.push(key, batch, ctx.arrived());
         self.arm_housekeeping(ctx);

@@ -9,11 +9,12 @@ use crate::sadl::{Dissemination, Name, News, Sadl};
 use alloc::{format, string::ToString, vec};
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, CommandTime, Context, Control, Incarnation, Info, Link, Options, Peer, PersistId,
-    Protocol, Recovered, ReplicaId, Setup, Slot, Status, Time, Wake,
+    Bytes, CommandTime, Context, Control, FrontendId, Incarnation, Info, Level, Link, Options,
+    PersistId, Protocol, Recovered, ReplicaId, Setup, Slot, Status, Time, Wake,
     parts::{
-        AcceptorLog, AttachedFrontend, Ballot, Ballots, Housekeeping, Incarnations, KeptRequests,
-        LeaderWatch, Member, Observed, PhaseOne, PromisePage, StateFetch,
+        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Housekeeping,
+        Incarnations, KeptRequests, LeaderWatch, Member, Observed, PhaseOne, PromisePage,
+        StateFetch, admit, digest,
     },
 };
 
@@ -187,11 +188,7 @@ impl Protocol for MultiPaxos {
             first_boot, forgot, ..
         } = recovered;
         if !self.restore(recovered) {
-            return ctx.halt(
-                "the journal has records missing in its middle; restore this replica's data \
-                 directory from a backup or replace it by a new member"
-                    .to_string(),
-            );
+            return ctx.halt_damaged();
         }
         self.begin_chain(ctx);
         if forgot && !self.planted(Plant::RecoverySkipped) {
@@ -217,17 +214,20 @@ impl Protocol for MultiPaxos {
         }
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        match from {
-            Peer::Frontend(frontend) => match message {
-                Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
-                _ => ctx.mark("ignored: not a frontend's message"),
-            },
-            Peer::Replica(from) if self.me.others().contains(from) => {
-                self.on_replica_message(from, message, ctx);
-            }
-            Peer::Replica(_) => ctx.mark("ignored: not a member"),
+    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        // What is disseminated need not wait for a leader.
+        let spread = self.disseminates();
+        let waits = |level| !(self.has_leader() || spread && level == Level::Ordered);
+        let rejects = |level| self.is_recovering() || waits(level);
+        match admit(from, message, rejects, ctx) {
+            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
+            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
+            None => {}
         }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
+        self.on_replica_message(from, message, ctx);
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
@@ -288,11 +288,7 @@ impl Protocol for MultiPaxos {
         self.forward_all();
     }
 
-    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        let Peer::Replica(peer) = peer else { return };
-        if !self.me.others().contains(peer) {
-            return;
-        }
+    fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
         if let Link::Up { incarnation } = link {
             self.meet(peer, incarnation, ctx);
         }
@@ -339,20 +335,17 @@ impl Protocol for MultiPaxos {
                     self.on_leader_down(ctx);
                 }
             }
-            Control::Option { name, value } => {
-                let mut changed = self.config.clone();
-                match changed.set(&name, &value).and_then(|()| changed.check()) {
-                    Ok(()) => {
-                        self.sadl.limit(Self::limits(&changed));
-                        let other = changed.dissemination != self.config.dissemination;
-                        self.config = changed;
-                        if other {
-                            self.on_dissemination(ctx);
-                        }
+            Control::Option { name, value } => match self.config.changed(&name, &value) {
+                Some(changed) => {
+                    self.sadl.limit(Self::limits(&changed));
+                    let other = changed.dissemination != self.config.dissemination;
+                    self.config = changed;
+                    if other {
+                        self.on_dissemination(ctx);
                     }
-                    Err(_) => ctx.mark("ignored: option value"),
                 }
-            }
+                None => ctx.mark("ignored: option value"),
+            },
         }
     }
 
@@ -411,8 +404,7 @@ impl Protocol for MultiPaxos {
             Role::Leader(lead) => 3 + lead.digest(),
             Role::Recovering(_) => 4,
         };
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for word in [
+        let words = [
             role,
             self.ballots.promised().round,
             u64::from(self.ballots.promised().owner.0),
@@ -433,12 +425,8 @@ impl Protocol for MultiPaxos {
             self.requests.len() as u64,
             self.requests.bytes() as u64,
             self.reads.len() as u64,
-        ] {
-            hash = (hash ^ word)
-                .wrapping_mul(0x0000_0100_0000_01b3)
-                .rotate_left(23);
-        }
-        hash
+        ];
+        digest(DIGEST_BASIS, 23, &words)
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
@@ -604,7 +592,7 @@ impl MultiPaxos {
                     News::Behind => self.fetch_state(at, ctx),
                 }
             }
-            Message::Request { .. } | Message::Taken { .. } => {
+            Message::Request(_) | Message::Taken(_) => {
                 ctx.mark("ignored: not a replica's message");
             }
         }

@@ -9,40 +9,15 @@
 use super::{Message, MultiPaxos, message::MESSAGE_BYTES, replica::Role};
 use crate::sadl::Dissemination;
 use alloc::vec::Vec;
-use quintet_replica::{
-    Bytes, Context, FrontendId, Level, ReplicaId, Slot,
-    parts::{RequestKey, Taken, own_request},
-};
+use quintet_replica::{Bytes, Context, ReplicaId, parts::RequestKey};
 
 impl MultiPaxos {
-    pub(super) fn on_request(
-        &mut self,
-        from: FrontendId,
-        level: Level,
-        batch: Bytes,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        let Some(key) = own_request(from, &batch, ctx) else {
-            return;
-        };
-        // What is disseminated need not wait for a leader.
-        let spread = level == Level::Ordered && self.disseminates();
-        if self.is_recovering() || !spread && !self.has_leader() {
-            return Self::refuse(key, Taken::Refused, ctx);
-        }
-        match level {
-            Level::Stale => ctx.query(batch, Slot(0), false, from, &()),
-            Level::Linearizable => self.on_read(key, batch, ctx),
-            Level::Ordered => self.on_write(key, batch, ctx),
-        }
-    }
-
-    const fn is_recovering(&self) -> bool {
+    pub(super) const fn is_recovering(&self) -> bool {
         matches!(self.role, Role::Recovering(_))
     }
 
     /// Whether a leader takes what is handed to it.
-    fn has_leader(&self) -> bool {
+    pub(super) fn has_leader(&self) -> bool {
         self.leader.leader().is_some() && !self.is_transferring()
     }
 
@@ -51,13 +26,12 @@ impl MultiPaxos {
         !self.is_recovering() && self.has_leader()
     }
 
-    fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        let kept = self
+    pub(super) fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        if !self
             .requests
-            .keep(key, batch.clone(), self.config.queue_bytes, ctx.arrived());
-        if let Err(taken) = kept {
-            ctx.mark("request refused: queue full");
-            return Self::refuse(key, taken, ctx);
+            .take(key, &batch, self.config.queue_bytes, ctx)
+        {
+            return;
         }
         self.arm_housekeeping(ctx);
         if self.disseminates() {
@@ -67,11 +41,6 @@ impl MultiPaxos {
             Role::Leader(lead) => lead.queue.push(key, batch),
             _ => self.requests.pass_on(batch),
         }
-    }
-
-    pub(super) fn refuse(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
-        let batch = key.1;
-        ctx.send_frontend(key.0, Message::Taken { batch, taken });
     }
 
     /// Batches that another replica took from its frontends.
@@ -106,12 +75,7 @@ impl MultiPaxos {
             return;
         }
         match &mut self.role {
-            Role::Leader(lead) => {
-                self.requests.pass_on_nothing();
-                for (key, batch) in self.requests.iter() {
-                    lead.queue.push(key, batch.clone());
-                }
-            }
+            Role::Leader(lead) => self.requests.queue_all(&mut lead.queue),
             _ if self.leader.leader().is_some() => self.requests.pass_on_all(),
             _ => self.requests.pass_on_nothing(),
         }

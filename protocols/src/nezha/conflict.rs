@@ -12,10 +12,10 @@
 //! time in whichever order they are executed, and expiry cannot tell the two orders apart. It
 //! also bounds the watermarks: those of an earlier quantum say nothing any more.
 
-use super::dom::{Name, Stamp};
+use super::dom::Stamp;
 use quintet_replica::{
-    Access, BatchId, CommandTime, DecodeError, FootprintVisitor, FrontendId, Reader, Slot, Wire,
-    Writer, parts::Table,
+    Access, CommandTime, DecodeError, Field, FootprintVisitor, Reader, Slot, Wire, Writer,
+    parts::Table,
 };
 use smallvec::SmallVec;
 
@@ -152,33 +152,15 @@ impl Marks {
     }
 }
 
-impl Wire for Stamp {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.deadline);
-        writer.u64(self.name.frontend.0);
-        writer.u64(self.name.batch.0);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            deadline: reader.u64("deadline")?,
-            name: Name {
-                frontend: FrontendId(reader.u64("frontend")?),
-                batch: BatchId(reader.u64("batch id")?),
-            },
-        })
-    }
-}
-
 impl Wire for Marks {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.u64(self.quantum);
         self.everything.encode(writer);
         self.highest.encode(writer);
         writer.length(self.keys.len());
-        for (key, (written, accessed)) in self.keys.sorted() {
-            writer.u64(*key);
-            written.encode(writer);
-            accessed.encode(writer);
+        for (key, marks) in self.keys.sorted() {
+            key.put(writer);
+            marks.put(writer);
         }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -190,8 +172,7 @@ impl Wire for Marks {
         };
         for _ in 0..reader.length(56, "watermarks")? {
             let key = reader.u64("watermark")?;
-            let pair = (Stamp::decode(reader)?, Stamp::decode(reader)?);
-            marks.keys.insert(key, pair);
+            marks.keys.insert(key, Field::get(reader, "watermark")?);
         }
         Ok(marks)
     }
@@ -348,10 +329,9 @@ impl Wire for SetHash {
         writer.u128(self.total);
         writer.u128(self.everything);
         writer.length(self.keys.len());
-        for (key, (hash, count)) in self.keys.sorted() {
-            writer.u64(*key);
-            writer.u128(*hash);
-            writer.u32(*count);
+        for (key, of) in self.keys.sorted() {
+            key.put(writer);
+            of.put(writer);
         }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -371,8 +351,7 @@ impl Wire for SetHash {
         };
         for _ in 0..reader.length(28, "hashes of keys")? {
             let key = reader.u64("key of a hash")?;
-            let of = (reader.u128("hash of a key")?, reader.u32("batches")?);
-            hash.keys.insert(key, of);
+            hash.keys.insert(key, Field::get(reader, "hash of a key")?);
         }
         Ok(hash)
     }
@@ -381,6 +360,8 @@ impl Wire for SetHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nezha::dom::Name;
+    use quintet_replica::{BatchId, FrontendId};
 
     fn stamp(deadline: u64, batch: u64) -> Stamp {
         let name = Name {

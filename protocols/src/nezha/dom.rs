@@ -18,7 +18,7 @@ use alloc::{
     collections::{BTreeMap, VecDeque},
     vec::Vec,
 };
-use quintet_replica::{BatchId, Bytes, FrontendId, parts::Table};
+use quintet_replica::{BatchId, Bytes, FrontendId, parts::Table, wire};
 
 /// What a request is called: the paper's client id and request id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +37,9 @@ pub struct Stamp {
     /// Whose.
     pub name: Name,
 }
+
+wire! { struct Name [16] { frontend, batch } }
+wire! { struct Stamp [24] { deadline, name } }
 
 /// How senders' latency bounds are estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -120,7 +120,7 @@ impl Frontend {
     /// nobody waits for it. Without a fast quorum the bound is what a majority needs, and so it is
     /// where a fast quorum needs far more: the slow path is faster then.
     fn bound(&self) -> u64 {
-        let most = self.config.estimation.bound_max;
+        let most = self.config.estimation().bound_max;
         let newest = self.bounds.iter().map(|(_, at)| *at).max();
         let newest = newest.unwrap_or(Time(0));
         let measured = |(_, (bound, _)): &(usize, &(u64, Time))| *bound < most;

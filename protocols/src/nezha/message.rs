@@ -6,7 +6,7 @@ use super::{
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    BatchId, Bytes, DecodeError, FrontendId, Level, Reader, Slot, Wire, Writer, parts::Taken,
+    BatchId, Bytes, FirstSlot, Level, Number, PerMember, Slot, parts::Taken, wire,
 };
 use smallvec::SmallVec;
 
@@ -42,22 +42,7 @@ impl LogHash {
     }
 }
 
-impl Wire for LogHash {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.lives);
-        writer.u64(self.base.0);
-        writer.u128(self.hash);
-        writer.bool(self.known);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            lives: reader.u64("lives")?,
-            base: reader.slot("hash base")?,
-            hash: reader.u128("hash")?,
-            known: reader.bool("hash known")?,
-        })
-    }
-}
+wire! { struct LogHash [33] { lives, base, hash, known } }
 
 /// What the leader adds to results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -72,22 +57,7 @@ pub struct ReplyHeader {
     pub bound: u64,
 }
 
-impl Wire for ReplyHeader {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.view);
-        writer.u64(self.slot.0);
-        self.hash.encode(writer);
-        writer.u64(self.bound);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            view: reader.number("view")?,
-            slot: reader.slot("slot")?,
-            hash: LogHash::decode(reader)?,
-            bound: reader.u64("bound")?,
-        })
-    }
-}
+wire! { struct ReplyHeader { view as Number, slot, hash, bound } }
 
 /// A batch with its place in the order of deadlines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -98,18 +68,7 @@ pub struct Placed {
     pub batch: Bytes,
 }
 
-impl Wire for Placed {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.deadline);
-        writer.blob(&self.batch);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            deadline: reader.u64("deadline")?,
-            batch: reader.blob("batch")?,
-        })
-    }
-}
+wire! { struct Placed [12] { deadline, batch } }
 
 /// A replica's log as it tells it to a new leader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -269,322 +228,38 @@ pub enum Message {
     },
 }
 
-fn encode_list<T: Wire>(list: &[T], writer: &mut Writer<'_>) {
-    writer.length(list.len());
-    for item in list {
-        item.encode(writer);
+wire! { enum Standing { 0 = Normal, 1 = Changing, 2 = Forgot } }
+wire! {
+    struct Vote {
+        view_normal as Number, commit, kept as FirstSlot, first as FirstSlot, synced, unsynced,
     }
 }
-
-fn decode_list<T: Wire>(
-    reader: &mut Reader,
-    size_min: usize,
-    field: &'static str,
-) -> Result<Vec<T>, DecodeError> {
-    let length = reader.length(size_min, field)?;
-    (0..length).map(|_| T::decode(reader)).collect()
-}
-
-impl Wire for Name {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.frontend.0);
-        writer.u64(self.batch.0);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            frontend: FrontendId(reader.u64("frontend")?),
-            batch: BatchId(reader.u64("batch id")?),
-        })
+wire! {
+    enum Part {
+        0 = LogModification { first as FirstSlot, stamps, commit, round },
+        1 = LogStatus { sync, round },
+        2 = Fetch(names),
+        3 = Bodies(batches),
+        4 = GetLog(from as FirstSlot),
+        5 = LogPage { first as FirstSlot, entries, end },
+        6 = Trimmed(below as FirstSlot),
+        7 = Suspect,
+        8 = ViewChange(commit),
+        9 = Vote(vote),
+        10 = Recover(nonce),
+        11 = RecoverOk(nonce, standing),
+        12 = Appended(name, hash),
+        13 = Lacks { first as FirstSlot, upto },
     }
 }
-
-impl Wire for Vote {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.view_normal);
-        writer.u64(self.commit.0);
-        writer.u64(self.kept.0);
-        writer.u64(self.first.0);
-        encode_list(&self.synced, writer);
-        encode_list(&self.unsynced, writer);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            view_normal: reader.number("last view")?,
-            commit: reader.slot("commit point")?,
-            kept: first_slot(reader)?,
-            first: first_slot(reader)?,
-            synced: decode_list(reader, 24, "synced")?,
-            unsynced: decode_list(reader, 24, "unsynced")?,
-        })
-    }
-}
-
-/// A slot that a list begins with: from 1.
-fn first_slot(reader: &mut Reader) -> Result<Slot, DecodeError> {
-    match reader.slot("first slot")? {
-        Slot(0) => Err(DecodeError::Bad("first slot")),
-        slot => Ok(slot),
-    }
-}
-
-impl Wire for Part {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::LogModification {
-                first,
-                stamps,
-                commit,
-                round,
-            } => {
-                writer.u8(0);
-                writer.u64(first.0);
-                encode_list(stamps, writer);
-                writer.u64(commit.0);
-                writer.u64(*round);
-            }
-            Self::LogStatus { sync, round } => {
-                writer.u8(1);
-                writer.u64(sync.0);
-                writer.u64(*round);
-            }
-            Self::Lacks { first, upto } => {
-                writer.u8(13);
-                writer.u64(first.0);
-                writer.u64(upto.0);
-            }
-            Self::Fetch(names) => {
-                writer.u8(2);
-                encode_list(names, writer);
-            }
-            Self::Bodies(batches) => {
-                writer.u8(3);
-                writer.length(batches.len());
-                for batch in batches {
-                    writer.blob(batch);
-                }
-            }
-            Self::GetLog(from) => {
-                writer.u8(4);
-                writer.u64(from.0);
-            }
-            Self::LogPage {
-                first,
-                entries,
-                end,
-            } => {
-                writer.u8(5);
-                writer.u64(first.0);
-                encode_list(entries, writer);
-                writer.u64(end.0);
-            }
-            Self::Trimmed(below) => {
-                writer.u8(6);
-                writer.u64(below.0);
-            }
-            Self::Suspect => writer.u8(7),
-            Self::ViewChange(commit) => {
-                writer.u8(8);
-                writer.u64(commit.0);
-            }
-            Self::Vote(vote) => {
-                writer.u8(9);
-                vote.encode(writer);
-            }
-            Self::Recover(nonce) => {
-                writer.u8(10);
-                writer.u64(*nonce);
-            }
-            Self::Appended(name, hash) => {
-                writer.u8(12);
-                name.encode(writer);
-                hash.encode(writer);
-            }
-            Self::RecoverOk(nonce, standing) => {
-                writer.u8(11);
-                writer.u64(*nonce);
-                writer.u8(match standing {
-                    Standing::Normal => 0,
-                    Standing::Changing => 1,
-                    Standing::Forgot => 2,
-                });
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match reader.u8("part")? {
-            0 => Self::LogModification {
-                first: first_slot(reader)?,
-                stamps: decode_list(reader, 24, "stamps")?,
-                commit: reader.slot("commit point")?,
-                round: reader.u64("round")?,
-            },
-            1 => Self::LogStatus {
-                sync: reader.slot("sync point")?,
-                round: reader.u64("round")?,
-            },
-            2 => Self::Fetch(decode_list(reader, 16, "names")?),
-            3 => {
-                let length = reader.length(4, "bodies")?;
-                let bodies = (0..length).map(|_| reader.blob("body"));
-                Self::Bodies(bodies.collect::<Result<_, _>>()?)
-            }
-            4 => Self::GetLog(first_slot(reader)?),
-            5 => Self::LogPage {
-                first: first_slot(reader)?,
-                entries: decode_list(reader, 12, "entries")?,
-                end: reader.slot("end")?,
-            },
-            6 => Self::Trimmed(first_slot(reader)?),
-            7 => Self::Suspect,
-            8 => Self::ViewChange(reader.slot("commit point")?),
-            9 => Self::Vote(Vote::decode(reader)?),
-            10 => Self::Recover(reader.u64("nonce")?),
-            11 => Self::RecoverOk(
-                reader.u64("nonce")?,
-                match reader.u8("standing")? {
-                    0 => Standing::Normal,
-                    1 => Standing::Changing,
-                    2 => Standing::Forgot,
-                    _ => return Err(DecodeError::Bad("standing")),
-                },
-            ),
-            13 => Self::Lacks {
-                first: first_slot(reader)?,
-                upto: reader.slot("end of a gap")?,
-            },
-            12 => Self::Appended(Name::decode(reader)?, LogHash::decode(reader)?),
-            _ => return Err(DecodeError::Bad("part")),
-        })
-    }
-}
-
-fn decode_lives(reader: &mut Reader) -> Result<Lives, DecodeError> {
-    let count = reader.u8("lives")?.into();
-    (0..reader.one_per_member(count, "lives")?)
-        .map(|_| reader.u64("life"))
-        .collect()
-}
-
-impl Wire for Message {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Request {
-                sent,
-                bound,
-                deviation,
-                level,
-                batch,
-            } => {
-                writer.u8(0);
-                writer.u64(*sent);
-                writer.u64(*bound);
-                writer.u64(*deviation);
-                writer.u8(*level as u8);
-                writer.blob(batch);
-            }
-            Self::FastReplies {
-                view,
-                bound,
-                appended,
-            } => {
-                writer.u8(1);
-                writer.u64(*view);
-                writer.u64(*bound);
-                writer.length(appended.len());
-                for (batch, hash) in appended {
-                    writer.u64(batch.0);
-                    hash.encode(writer);
-                }
-            }
-            Self::SlowReply {
-                view,
-                lives,
-                sync,
-                bound,
-            } => {
-                writer.u8(2);
-                writer.u64(*view);
-                writer.u64(*lives);
-                writer.u64(sync.0);
-                writer.u64(*bound);
-            }
-            Self::Taken { batch, taken, view } => {
-                writer.u8(3);
-                writer.u64(batch.0);
-                writer.u8(match taken {
-                    Taken::Accepted => 0,
-                    Taken::Refused => 1,
-                    Taken::Busy => 2,
-                });
-                writer.u64(*view);
-            }
-            Self::Between { view, lives, part } => {
-                writer.u8(4);
-                writer.u64(*view);
-                writer.u8(lives.len() as u8);
-                for life in lives {
-                    writer.u64(*life);
-                }
-                part.encode(writer);
-            }
-            Self::Paths { fast, slow } => {
-                writer.u8(5);
-                writer.u64(*fast);
-                writer.u64(*slow);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match reader.u8("message")? {
-            0 => Self::Request {
-                sent: reader.u64("sending time")?,
-                bound: reader.u64("latency bound")?,
-                deviation: reader.u64("deviation")?,
-                level: Level::from_byte(reader.u8("level")?).ok_or(DecodeError::Bad("level"))?,
-                batch: reader.blob("batch")?,
-            },
-            1 => {
-                let (view, bound) = (reader.number("view")?, reader.u64("bound")?);
-                let count = reader.length(41, "fast replies")?;
-                let one = |_| Ok((BatchId(reader.u64("batch id")?), LogHash::decode(reader)?));
-                Self::FastReplies {
-                    view,
-                    bound,
-                    appended: (0..count).map(one).collect::<Result<_, _>>()?,
-                }
-            }
-            2 => Self::SlowReply {
-                view: reader.number("view")?,
-                lives: reader.u64("lives")?,
-                sync: reader.slot("sync point")?,
-                bound: reader.u64("bound")?,
-            },
-            3 => Self::Taken {
-                batch: BatchId(reader.u64("batch id")?),
-                taken: match reader.u8("taken")? {
-                    0 => Taken::Accepted,
-                    1 => Taken::Refused,
-                    2 => Taken::Busy,
-                    _ => return Err(DecodeError::Bad("taken")),
-                },
-                view: reader.number("view")?,
-            },
-            4 => {
-                let view = reader.number("view")?;
-                Self::Between {
-                    view,
-                    lives: decode_lives(reader)?,
-                    part: Part::decode(reader)?,
-                }
-            }
-            5 => Self::Paths {
-                fast: reader.u64("fast")?,
-                slow: reader.u64("slow")?,
-            },
-            _ => return Err(DecodeError::Bad("message")),
-        })
+wire! {
+    enum Message {
+        0 = Request { sent, bound, deviation, level, batch },
+        1 = FastReplies { view as Number, bound, appended },
+        2 = SlowReply { view as Number, lives, sync, bound },
+        3 = Taken { batch, taken, view as Number },
+        4 = Between { view as Number, lives as PerMember, part },
+        5 = Paths { fast, slow },
     }
 }
 
@@ -599,24 +274,7 @@ pub struct Promised {
     pub lives: Lives,
 }
 
-impl Wire for Promised {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.view);
-        writer.u64(self.view_normal);
-        writer.u8(self.lives.len() as u8);
-        for life in &self.lives {
-            writer.u64(*life);
-        }
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let (view, view_normal) = (reader.number("view")?, reader.number("last view")?);
-        Ok(Self {
-            view,
-            view_normal,
-            lives: decode_lives(reader)?,
-        })
-    }
-}
+wire! { struct Promised { view as Number, view_normal as Number, lives as PerMember } }
 
 /// What the journal keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -636,42 +294,11 @@ pub enum Record {
     },
 }
 
-impl Wire for Record {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Entry(slot, placed) => {
-                writer.u8(0);
-                writer.u64(slot.0);
-                placed.encode(writer);
-            }
-            Self::Moved(slot, stamp) => {
-                writer.u8(1);
-                writer.u64(slot.0);
-                stamp.encode(writer);
-            }
-            Self::Begin {
-                view,
-                keep,
-                entries,
-            } => {
-                writer.u8(2);
-                writer.u64(*view);
-                writer.u64(keep.0);
-                encode_list(entries, writer);
-            }
-        }
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match reader.u8("record")? {
-            0 => Self::Entry(reader.slot("slot")?, Placed::decode(reader)?),
-            1 => Self::Moved(reader.slot("slot")?, Stamp::decode(reader)?),
-            2 => Self::Begin {
-                view: reader.number("view")?,
-                keep: reader.slot("slot")?,
-                entries: decode_list(reader, 12, "entries")?,
-            },
-            _ => return Err(DecodeError::Bad("record")),
-        })
+wire! {
+    enum Record {
+        0 = Entry(slot, placed),
+        1 = Moved(slot, stamp),
+        2 = Begin { view as Number, keep, entries },
     }
 }
 
@@ -685,149 +312,4 @@ pub struct Summary {
     pub hash: SetHash,
 }
 
-impl Wire for Summary {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        self.marks.encode(writer);
-        self.hash.encode(writer);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            marks: Marks::decode(reader)?,
-            hash: SetHash::decode(reader)?,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stamps(count: u64) -> Vec<Stamp> {
-        let stamp = |n| Stamp {
-            deadline: n,
-            name: Name {
-                frontend: FrontendId(n),
-                batch: BatchId(n + 1),
-            },
-        };
-        (0..count).map(stamp).collect()
-    }
-
-    fn round_trip<T: Wire + PartialEq + core::fmt::Debug>(value: &T) {
-        let bytes = value.encode_to_bytes();
-        assert_eq!(T::decode_all(bytes.clone()).as_ref(), Ok(value));
-        for length in 0..bytes.len() {
-            assert!(T::decode_all(bytes.slice(..length)).is_err(), "{value:?}");
-        }
-    }
-
-    #[test]
-    fn everything_is_read_as_it_was_written_and_no_part_of_it_is() {
-        let placed = || Placed {
-            deadline: 5,
-            batch: Bytes::from_static(b"batch"),
-        };
-        let vote = Vote {
-            view_normal: 3,
-            commit: Slot(4),
-            kept: Slot(2),
-            first: Slot(5),
-            synced: stamps(2),
-            unsynced: stamps(3),
-        };
-        assert_eq!(vote.sync(), Slot(6));
-        let parts = [
-            Part::LogModification {
-                first: Slot(1),
-                stamps: stamps(2),
-                commit: Slot(9),
-                round: 8,
-            },
-            Part::LogStatus {
-                sync: Slot(3),
-                round: 1,
-            },
-            Part::Lacks {
-                first: Slot(3),
-                upto: Slot(4),
-            },
-            Part::Fetch(stamps(2).iter().map(|stamp| stamp.name).collect()),
-            Part::Bodies(alloc::vec![placed().batch, Bytes::new()]),
-            Part::GetLog(Slot(7)),
-            Part::LogPage {
-                first: Slot(7),
-                entries: alloc::vec![placed(), placed()],
-                end: Slot(9),
-            },
-            Part::Trimmed(Slot(3)),
-            Part::Suspect,
-            Part::ViewChange(Slot(0)),
-            Part::Vote(vote),
-            Part::Recover(77),
-            Part::RecoverOk(77, Standing::Changing),
-        ];
-        for part in parts {
-            round_trip(&Message::Between {
-                view: 6,
-                lives: Lives::from_slice(&[1, 2, 3]),
-                part,
-            });
-        }
-        let hash = LogHash {
-            lives: 1,
-            base: Slot(2),
-            hash: 3,
-            known: true,
-        };
-        round_trip(&Message::FastReplies {
-            view: 2,
-            bound: 9,
-            appended: alloc::vec![(BatchId(1), hash), (BatchId(3), LogHash::default())],
-        });
-        round_trip(&Message::SlowReply {
-            view: 2,
-            lives: 7,
-            sync: Slot(1),
-            bound: 9,
-        });
-        round_trip(&Message::Taken {
-            batch: BatchId(3),
-            taken: Taken::Busy,
-            view: 2,
-        });
-        round_trip(&Message::Request {
-            sent: 1,
-            bound: 2,
-            deviation: 3,
-            level: Level::Linearizable,
-            batch: placed().batch,
-        });
-        round_trip(&Message::Paths { fast: 1, slow: 2 });
-        round_trip(&Record::Entry(Slot(0), placed()));
-        round_trip(&Record::Moved(Slot(2), stamps(1)[0]));
-        round_trip(&Record::Begin {
-            view: 1,
-            keep: Slot(3),
-            entries: alloc::vec![placed()],
-        });
-        round_trip(&Promised {
-            view: 4,
-            view_normal: 3,
-            lives: Lives::from_slice(&[1]),
-        });
-        round_trip(&ReplyHeader {
-            view: 1,
-            slot: Slot(2),
-            hash,
-            bound: 4,
-        });
-    }
-
-    #[test]
-    fn lists_that_begin_nowhere_are_refused() {
-        let part = Part::GetLog(Slot(0));
-        assert!(Part::decode_all(part.encode_to_bytes()).is_err());
-        let part = Part::GetLog(Slot(u64::MAX));
-        assert!(Part::decode_all(part.encode_to_bytes()).is_err());
-    }
-}
+wire! { struct Summary { marks, hash } }

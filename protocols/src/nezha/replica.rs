@@ -9,8 +9,8 @@ use super::{
 use alloc::{format, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Context, Control, Incarnation, Info, Lane, Link, Options, Peer, PersistId, Protocol, Recovered,
-    ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    Context, Control, FrontendId, Incarnation, Info, Lane, Link, Options, PersistId, Protocol,
+    Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{Member, StateFetch, Timing},
 };
 
@@ -105,7 +105,7 @@ impl Nezha {
 
     /// The leader of the view that begins, or may begin, has all its time again.
     pub(super) fn trust_leader(&mut self, ctx: &mut Context<'_, Self>) {
-        self.view.trust(self.config.suspect_after, ctx);
+        self.view.trust(self.config.suspect_timeout, ctx);
     }
 
     /// Members are in other incarnations than they were known to be in.
@@ -194,7 +194,7 @@ impl Protocol for Nezha {
             phase: Phase::Follower,
             persisted: PersistId(0),
             log: Log::new(config.planted),
-            receiver: Receiver::new(config.estimation),
+            receiver: Receiver::new(config.estimation()),
             config,
             placements: Placements::default(),
             replies: Replies::default(),
@@ -230,26 +230,23 @@ impl Protocol for Nezha {
         }
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        match (from, message) {
-            (
-                Peer::Frontend(frontend),
-                Message::Request {
-                    sent,
-                    bound,
-                    deviation,
-                    level,
-                    batch,
-                },
-            ) => self.on_request(frontend, (sent, bound, deviation), level, batch, ctx),
-            (Peer::Frontend(frontend), Message::Paths { fast, slow })
-                if frontend == ctx.embedded() =>
-            {
-                *self.paths = (fast, slow);
-            }
-            (Peer::Replica(from), Message::Between { view, lives, part })
-                if self.me.others().contains(from) && lives.len() == self.me.members() =>
-            {
+    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        match message {
+            Message::Request {
+                sent,
+                bound,
+                deviation,
+                level,
+                batch,
+            } => self.on_batch(from, (sent, bound, deviation), level, batch, ctx),
+            Message::Paths { fast, slow } if from == ctx.embedded() => *self.paths = (fast, slow),
+            _ => ctx.mark("ignored: not for a replica"),
+        }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
+        match message {
+            Message::Between { view, lives, part } if lives.len() == self.me.members() => {
                 if self.lives.is_outdated(from, &lives) && !self.planted(Plant::LivesIgnored) {
                     return ctx.mark("ignored: message of an earlier life");
                 }
@@ -293,13 +290,11 @@ impl Protocol for Nezha {
         self.install(slot, summary, ctx);
     }
 
-    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        if let (Peer::Replica(id), Link::Up { incarnation }) = (peer, link)
-            && self.me.others().contains(id)
-        {
-            self.meet(id, incarnation, ctx);
+    fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
+        if let Link::Up { incarnation } = link {
+            self.meet(peer, incarnation, ctx);
         }
-        if peer == Peer::Replica(self.view.leader()) {
+        if peer == self.view.leader() {
             match link {
                 Link::Down => self.view.set_leader_down(true),
                 Link::Up { .. } => self.view.set_leader_down(false),
@@ -325,10 +320,13 @@ impl Protocol for Nezha {
             // Nobody waits for more than a quorum of the others.
             Control::SlowMembers(_) => {}
             Control::EpochEnded => self.begin_round(ctx),
-            Control::Option { name, value } => {
-                let _ = self.config.set(&name, &value);
-                self.receiver.retune(self.config.estimation);
-            }
+            Control::Option { name, value } => match self.config.changed(&name, &value) {
+                Some(changed) => {
+                    self.config = changed;
+                    self.receiver.retune(self.config.estimation());
+                }
+                None => ctx.mark("ignored: option value"),
+            },
             Control::ReportFailure(id) => {
                 if id == self.view.leader() {
                     self.view.set_leader_down(true);

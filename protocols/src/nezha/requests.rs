@@ -18,7 +18,7 @@ use super::{
 use quintet_replica::{BatchView, Bytes, Context, Deadline, FrontendId, Level, Slot, parts::Taken};
 
 impl Nezha {
-    pub(super) fn on_request(
+    pub(super) fn on_batch(
         &mut self,
         frontend: FrontendId,
         (sent, bound, deviation): (u64, u64, u64),
@@ -81,7 +81,7 @@ impl Nezha {
     /// was sent in its future: replicas would not agree in time then, and it need not wait. Only
     /// the leader can tell so, because the others follow it.
     fn hold_max(&self, bound: u64) -> u64 {
-        let most = self.config.estimation.bound_max;
+        let most = self.config.estimation().bound_max;
         match self.is_leader() && self.config.multicast {
             true if bound >= most => 0,
             true => bound.saturating_mul(2),

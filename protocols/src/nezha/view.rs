@@ -72,7 +72,7 @@ impl Nezha {
     }
 
     fn count_suspects(&mut self, ctx: &mut Context<'_, Self>) {
-        let within = self.config.suspect_after * 2;
+        let within = self.config.suspect_timeout * 2;
         if self.view.is_given_up(&self.me, within, ctx.now()) {
             ctx.mark("leader suspected");
             self.start_view_change(self.view.number() + 1, ctx);

@@ -5,9 +5,11 @@
 //!                       round = place in the chain; a block names its parent
 //! ```
 
-use crate::sadl::{Range, Way, decode_ranges, encode_ranges};
-use alloc::{sync::Arc, vec::Vec};
-use quintet_replica::{Bytes, CommandTime, DecodeError, Reader, ReplicaId, Slot, Wire, Writer};
+use crate::sadl::{Range, Way};
+use alloc::vec::Vec;
+use quintet_replica::{
+    Bytes, Codec, CommandTime, DecodeError, Reader, ReplicaId, Slot, UpTo, Wire, Writer, wire,
+};
 
 /// Names a block, and ranks it: fields in this order make the order of ranks. A block that the
 /// coin elected (level 2) ranks above every synchronous block (level 0) of its view, whatever
@@ -49,26 +51,16 @@ impl core::fmt::Display for BlockId {
     }
 }
 
-impl Wire for BlockId {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.view);
-        writer.u8(self.level);
-        writer.u64(self.round);
-        writer.u16(self.owner.0);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let id = Self {
-            view: reader.u64("block view")?,
-            level: reader.u8("block level")?,
-            round: reader.u64("block round")?,
-            owner: reader.replica("block owner")?,
-        };
-        if id.level > 2 || id.view > NUMBER_MAX || id.round > NUMBER_MAX {
-            return Err(DecodeError::Bad("block id"));
-        }
-        Ok(id)
-    }
+wire! {
+    struct BlockId [Self::SIZE] { view as View, level, round as View, owner } where has_level
 }
+
+const fn has_level(id: &BlockId) -> bool {
+    id.level <= 2
+}
+
+/// A view or round on the wire.
+pub(super) type View = UpTo<NUMBER_MAX>;
 
 /// No view, round or slot comes near this; what claims to is refused, so that nothing overflows.
 pub(super) const NUMBER_MAX: u64 = 1 << 60;
@@ -85,20 +77,7 @@ pub struct Mark {
     pub sequence: u64,
 }
 
-impl Wire for Mark {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u16(self.replica.0);
-        writer.u64(self.life);
-        writer.u64(self.sequence);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            replica: reader.replica("mark replica")?,
-            life: reader.u64("mark life")?,
-            sequence: reader.u64("mark sequence")?,
-        })
-    }
-}
+wire! { struct Mark [18] { replica, life, sequence } }
 
 /// A block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -142,93 +121,39 @@ impl Block {
 /// More than a block takes besides its batches and marks.
 pub(super) const BLOCK_BYTES: usize = 2 * BlockId::SIZE + 37;
 
-impl Wire for Block {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        self.id.encode(writer);
-        self.parent.encode(writer);
-        writer.u64(self.first.0);
-        writer.u64(self.time.0);
-        writer.length(self.marks.len());
-        for mark in &self.marks {
-            mark.encode(writer);
+wire! {
+    struct Block [BLOCK_BYTES - 13] {
+        id, parent, first, time, marks, batches, ranges, switch as OrZero,
+    } where stands_on_its_parent
+}
+
+/// Whether its parent is of an earlier view, or stands one step before in the same one.
+fn stands_on_its_parent(block: &Block) -> bool {
+    let (id, parent) = (block.id, block.parent);
+    let earlier = parent.view < id.view;
+    let fits = match id.level {
+        0 | 1 => earlier || (parent.view == id.view && parent.level == 0),
+        _ => parent.view == id.view && parent.level == 1,
+    };
+    fits && parent.round + 1 == id.round && (1..=NUMBER_MAX).contains(&block.first.0)
+}
+
+/// A way, or 0 for none.
+struct OrZero;
+
+impl Codec<Option<Way>> for OrZero {
+    fn put(value: &Option<Way>, writer: &mut Writer<'_>) {
+        match value {
+            None => writer.u8(0),
+            Some(way) => way.encode(writer),
         }
-        writer.length(self.batches.len());
-        for batch in &self.batches {
-            writer.blob(batch);
+    }
+    fn get(reader: &mut Reader, field: &'static str) -> Result<Option<Way>, DecodeError> {
+        let mut ahead = reader.clone();
+        if ahead.u8(field)? == 0 {
+            *reader = ahead;
+            return Ok(None);
         }
-        encode_ranges(&self.ranges, writer);
-        writer.u8(match self.switch {
-            None => 0,
-            Some(way) => way_code(way),
-        });
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let id = BlockId::decode(reader)?;
-        let parent = BlockId::decode(reader)?;
-        let first = Slot(reader.u64("block slot")?);
-        let time = CommandTime(reader.u64("block time")?);
-        let marks = (0..reader.length(18, "block marks")?)
-            .map(|_| Mark::decode(reader))
-            .collect::<Result<_, _>>()?;
-        let batches = (0..reader.length(4, "block batches")?)
-            .map(|_| reader.blob("block batch"))
-            .collect::<Result<_, _>>()?;
-        let ranges = decode_ranges(reader)?;
-        let switch = match reader.u8("block switch")? {
-            0 => None,
-            code => Some(way_of(code)?),
-        };
-        // A parent is of an earlier view, or stands one step before in the same one.
-        let fits = parent.round + 1 == id.round
-            && match id.level {
-                0 => parent.view < id.view || (parent.view == id.view && parent.level == 0),
-                1 => parent.view < id.view || (parent.view == id.view && parent.level == 0),
-                _ => parent.view == id.view && parent.level == 1,
-            };
-        if !fits || first.0 == 0 || first.0 > NUMBER_MAX {
-            return Err(DecodeError::Bad("block parent"));
-        }
-        Ok(Self {
-            id,
-            parent,
-            first,
-            time,
-            marks,
-            batches,
-            ranges,
-            switch,
-        })
-    }
-}
-
-/// A way as it is written.
-pub(super) const fn way_code(way: Way) -> u8 {
-    match way {
-        Way::Direct => 1,
-        Way::Sadl => 2,
-    }
-}
-
-/// Reads what [`way_code`] gave.
-pub(super) const fn way_of(code: u8) -> Result<Way, DecodeError> {
-    match code {
-        1 => Ok(Way::Direct),
-        2 => Ok(Way::Sadl),
-        _ => Err(DecodeError::Bad("way of batches")),
-    }
-}
-
-/// Reads a list of blocks; the elements are shared from then on.
-pub(super) fn decode_blocks(reader: &mut Reader) -> Result<Vec<Arc<Block>>, DecodeError> {
-    (0..reader.length(BLOCK_BYTES - 13, "blocks")?)
-        .map(|_| Block::decode(reader).map(Arc::new))
-        .collect()
-}
-
-/// Writes what [`decode_blocks`] reads.
-pub(super) fn encode_blocks(blocks: &[Arc<Block>], writer: &mut Writer<'_>) {
-    writer.length(blocks.len());
-    for block in blocks {
-        block.encode(writer);
+        Way::decode(reader).map(Some)
     }
 }

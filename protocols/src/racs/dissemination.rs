@@ -70,7 +70,7 @@ impl Racs {
 
     /// A block that changes the way is decided.
     pub(super) fn on_switch(&mut self, way: Way, at: CommandTime, ctx: &mut Context<'_, Self>) {
-        if self.hybrid.switch(way, at, &self.config) && self.config.hybrid {
+        if self.hybrid.switch(way, at, &self.config) && self.config.is_hybrid() {
             self.on_dissemination(ctx);
         }
     }

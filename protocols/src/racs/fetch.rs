@@ -175,7 +175,7 @@ impl Racs {
                 if let Some(lead) = &mut self.sync.lead {
                     lead.queue.finished(key);
                 }
-                if self.config.hybrid {
+                if self.config.is_hybrid() {
                     let asked = self.relay.kept.asked_at(key);
                     self.hybrid.executed(&batch, asked, ctx.now());
                 }

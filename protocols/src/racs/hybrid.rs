@@ -16,11 +16,11 @@
 //! throughput to return. Each must hold for three seconds in a row, a way is kept for a while, and
 //! for twice as long, up to sixteen times, when the one before it was left soon.
 
-use super::Config;
+use super::{Config, Dissemination};
 use crate::sadl::Way;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
-use quintet_replica::{BatchView, CommandTime, ReplicaId, Time};
+use quintet_replica::{BatchView, CommandTime, ReplicaId, Time, wire};
 
 /// How long is looked at together.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -45,6 +45,8 @@ pub struct Course {
     /// How often in a row it was changed soon.
     pub soon: u32,
 }
+
+wire! { struct Course { way, since, changes, soon } }
 
 /// The way, and the measurements by which a leader changes it: of a replica's own requests, and of
 /// all.
@@ -91,10 +93,9 @@ impl Hybrid {
 
     /// The way of this replica's own requests.
     pub const fn way(&self, config: &Config) -> Way {
-        if config.hybrid {
-            self.course.way
-        } else {
-            config.dissemination
+        match config.dissemination {
+            Dissemination::Hybrid => self.course.way,
+            Dissemination::Fixed(way) => way,
         }
     }
 
@@ -105,20 +106,20 @@ impl Hybrid {
 
     /// How long the way is kept at least.
     fn held_least(&self, config: &Config) -> Duration {
-        config.switching.hold * (1 << self.course.soon.min(DOUBLED_MAX))
+        config.hybrid_hold * (1 << self.course.soon.min(DOUBLED_MAX))
     }
 
     /// Looks whether the other way would be the better one; `clock` is that of the commands. True
     /// when it is to be proposed, if the caller can.
     pub fn wants_other(&mut self, config: &Config, own: ReplicaId, now: Time, clock: u64) -> bool {
         let rolled = self.roll(now);
-        if !config.hybrid || !rolled {
+        if !config.is_hybrid() || !rolled {
             return false;
         }
         let median = Duration::from_micros(u64::from(self.everybody(own)));
         let asks = match self.course.way {
-            Way::Direct => median >= config.switching.latency,
-            Way::Sadl => self.throughput < config.switching.throughput,
+            Way::Direct => median >= config.hybrid_latency,
+            Way::Sadl => self.throughput < config.hybrid_throughput,
         };
         self.asked = if asks { self.asked + 1 } else { 0 };
         let kept = u128::from(clock.saturating_sub(self.course.since.0));

@@ -181,7 +181,7 @@ mod view_timing;
 mod tests;
 
 pub use block::{Block, BlockId, Mark};
-pub use config::{Config, Switching};
+pub use config::{Config, Dissemination};
 pub use hybrid::Course;
 pub use message::{Certificate, Message, Promised, Record, Summary, Why};
 #[cfg(feature = "plant")]

@@ -13,7 +13,7 @@
 
 use super::{Block, BlockId};
 use alloc::{sync::Arc, vec::Vec};
-use quintet_replica::{DecodeError, Reader, Wire, Writer};
+use quintet_replica::wire;
 
 /// Batches in a row of a block of level 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,36 +36,19 @@ impl Quote {
     }
 }
 
-/// Writes what [`decode_quotes`] reads.
-pub(super) fn encode_quotes(quotes: &[Quote], writer: &mut Writer<'_>) {
-    writer.length(quotes.len());
-    for quote in quotes {
-        quote.of.encode(writer);
-        writer.u32(quote.first);
-        writer.u32(quote.count);
-    }
-}
+wire! { struct Quote [Self::SIZE] { of, first, count } }
 
-/// Reads the quotes of this block. Each batch is quoted once, in order: no message says more than
-/// stands in the blocks that it quotes.
-pub(super) fn decode_quotes(block: &Block, reader: &mut Reader) -> Result<Vec<Quote>, DecodeError> {
-    let mut quotes: Vec<Quote> = Vec::new();
-    for _ in 0..reader.length(Quote::SIZE, "quotes")? {
-        let quote = Quote {
-            of: BlockId::decode(reader)?,
-            first: reader.u32("quote")?,
-            count: reader.u32("quote")?,
-        };
-        let beside = quote.of.view == block.id.view && quote.of.level == 1 && block.id.level == 2;
-        let follows = quotes.last().is_none_or(|last| {
-            last.of < quote.of || (last.of == quote.of && last.end() < Some(quote.first))
-        });
-        if !beside || !follows || quote.count == 0 || quote.end().is_none() {
-            return Err(DecodeError::Bad("quote"));
-        }
-        quotes.push(quote);
-    }
-    Ok(quotes)
+/// Whether these can be the quotes of this block. Each batch is quoted once, in order: no message
+/// says more than stands in the blocks that it quotes.
+pub(super) fn fit(block: &Block, quotes: &[Quote]) -> bool {
+    let follows = |last: &Quote, quote: &Quote| {
+        last.of < quote.of || (last.of == quote.of && last.end() < Some(quote.first))
+    };
+    quotes.is_sorted_by(follows)
+        && quotes.iter().all(|quote| {
+            let beside = quote.of.view == block.id.view && quote.of.level == 1;
+            beside && block.id.level == 2 && quote.count > 0 && quote.end().is_some()
+        })
 }
 
 /// Adds a batch to the quotes: as a part of the last one, if it follows it.

@@ -12,7 +12,7 @@
 use super::{Racs, plant::Plant};
 use quintet_replica::{
     Bytes, Context,
-    parts::{RequestKey, Taken},
+    parts::{RequestKey, reject_read},
 };
 
 impl Racs {
@@ -25,8 +25,7 @@ impl Racs {
             return;
         }
         if !self.reads.takes(batch.len(), self.config.queue_bytes) {
-            ctx.mark("read refused: queue full");
-            return Self::refuse(key, Taken::Busy, ctx);
+            return reject_read(key, ctx);
         }
         self.reads.push(key, batch, ctx.arrived());
         self.relay.waits(ctx.now());

@@ -27,9 +27,11 @@ use crate::sadl::{Dissemination, Sadl};
 use alloc::{boxed::Box, format, string::ToString, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Context, Control, Incarnation, Info, Link, Options, Peer, PersistId, Protocol, Recovered,
+    Context, Control, FrontendId, Incarnation, Info, Link, Options, PersistId, Protocol, Recovered,
     ReplicaId, Setup, Slot, Status, Time, Wake,
-    parts::{AttachedFrontend, Housekeeping, Member, Observed},
+    parts::{
+        Admitted, AttachedFrontend, DIGEST_BASIS, Housekeeping, Member, Observed, admit, digest,
+    },
 };
 
 /// Replicas forward, propose and answer by themselves: the shared frontend is all that is needed.
@@ -341,11 +343,7 @@ impl Protocol for Racs {
         self.reads.start(ctx.random());
         let (first_boot, forgot) = (recovered.first_boot, recovered.forgot);
         let Some(found) = self.restore(recovered) else {
-            return ctx.halt(
-                "the journal has records missing in its middle; restore this replica's data \
-                 directory from a backup or replace it by a new member"
-                    .to_string(),
-            );
+            return ctx.halt_damaged();
         };
         if forgot && !self.planted(Plant::RecoverySkipped) {
             return self.become_recovering(ctx);
@@ -353,18 +351,18 @@ impl Protocol for Racs {
         self.start(first_boot, found, ctx);
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        match from {
-            Peer::Frontend(frontend) => match message {
-                Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
-                _ => ctx.mark("ignored: not a frontend's message"),
-            },
-            Peer::Replica(from) if self.me.others().contains(from) => {
-                self.peers.link_up(from);
-                self.on_replica_message(from, message, ctx);
-            }
-            Peer::Replica(_) => ctx.mark("ignored: not a member"),
+    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        let takes = self.takes_requests(ctx.now());
+        match admit(from, message, |_| !takes, ctx) {
+            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
+            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
+            None => {}
         }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
+        self.peers.link_up(from);
+        self.on_replica_message(from, message, ctx);
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
@@ -400,11 +398,7 @@ impl Protocol for Racs {
         self.install(slot, summary, ctx);
     }
 
-    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        let Peer::Replica(peer) = peer else { return };
-        if !self.me.others().contains(peer) {
-            return;
-        }
+    fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
         match link {
             Link::Up { incarnation } => {
                 self.peers.link_up(peer);
@@ -452,20 +446,17 @@ impl Protocol for Racs {
                     self.on_leader_lost(ctx);
                 }
             }
-            Control::Option { name, value } => {
-                let mut changed = self.config.clone();
-                match changed.set(&name, &value).and_then(|()| changed.check()) {
-                    Ok(()) => {
-                        let before = self.way();
-                        self.sadl.limit(Self::limits(&changed));
-                        self.config = changed;
-                        if self.way() != before {
-                            self.on_dissemination(ctx);
-                        }
+            Control::Option { name, value } => match self.config.changed(&name, &value) {
+                Some(changed) => {
+                    let before = self.way();
+                    self.sadl.limit(Self::limits(&changed));
+                    self.config = changed;
+                    if self.way() != before {
+                        self.on_dissemination(ctx);
                     }
-                    Err(_) => ctx.mark("ignored: option value"),
                 }
-            }
+                None => ctx.mark("ignored: option value"),
+            },
         }
     }
 
@@ -519,7 +510,7 @@ impl Protocol for Racs {
                 ("blocks_held", self.tree.len().to_string()),
                 ("history_bytes", self.tree.history_bytes().to_string()),
                 ("dissemination", self.way().to_string()),
-                ("dissemination_chosen", self.config.hybrid.to_string()),
+                ("dissemination_chosen", self.config.is_hybrid().to_string()),
                 (
                     "dissemination_switches",
                     self.hybrid.course().changes.to_string(),
@@ -544,7 +535,7 @@ impl Protocol for Racs {
             Mode::Recovering(_) => 3,
         };
         let root = self.tree.root();
-        let parts = [
+        let words = [
             self.view.number(),
             mode,
             self.tree.high().round,
@@ -557,9 +548,7 @@ impl Protocol for Racs {
             self.relay.kept.len() as u64,
             self.sync.lead.as_ref().map_or(0, LeaderState::digest),
         ];
-        parts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| {
-            (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        digest(DIGEST_BASIS, 0, &words)
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
@@ -729,7 +718,7 @@ impl Racs {
                 };
                 self.on_recover_ok(from, nonce, answer, decided, ctx);
             }
-            Message::Request { .. } | Message::Taken { .. } => {
+            Message::Request(_) | Message::Taken(_) => {
                 ctx.mark("ignored: not a replica's message");
             }
         }

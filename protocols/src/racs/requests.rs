@@ -11,46 +11,13 @@
 use super::{Mark, Message, Racs, message::MESSAGE_BYTES, replica::Mode};
 use crate::sadl::Dissemination;
 use alloc::vec::Vec;
-use quintet_replica::{
-    Bytes, Context, FrontendId, Lane, Level, Protocol as _, ReplicaId, Slot,
-    parts::{RequestKey, Taken, own_request},
-};
+use quintet_replica::{Bytes, Context, Lane, ReplicaId, parts::RequestKey};
 
 impl Racs {
-    pub(super) fn on_request(
-        &mut self,
-        from: FrontendId,
-        level: Level,
-        batch: Bytes,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        let Some(key) = own_request(from, &batch, ctx) else {
-            return;
-        };
-        if !self.takes_requests(ctx.now()) {
-            return Self::refuse(key, Taken::Refused, ctx);
-        }
-        match level {
-            Level::Stale => ctx.query(batch, Slot(0), false, from, &()),
-            Level::Linearizable => self.on_read(key, batch, ctx),
-            Level::Ordered => self.on_write(key, batch, ctx),
-        }
-    }
-
-    pub(super) fn refuse(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
-        let batch = key.1;
-        ctx.send_frontend(key.0, Message::Taken { batch, taken });
-    }
-
-    fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
+    pub(super) fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         let bytes_max = self.config.queue_bytes;
-        if let Err(taken) = self
-            .relay
-            .kept
-            .keep(key, batch.clone(), bytes_max, ctx.arrived())
-        {
-            ctx.mark("request refused: queue full");
-            return Self::refuse(key, taken, ctx);
+        if !self.relay.kept.take(key, &batch, bytes_max, ctx) {
+            return;
         }
         self.relay.waits(ctx.now());
         self.arm_housekeeping(ctx);

@@ -78,9 +78,7 @@ mod spread;
 mod tests;
 
 pub use chains::Chains;
-pub use name::{
-    Head, Heads, Message, Name, Range, decode_heads, decode_ranges, encode_heads, encode_ranges,
-};
+pub use name::{Head, Heads, Message, Name, Range};
 pub use spread::{Limits, Sadl};
 
 use alloc::{format, string::String};
@@ -99,6 +97,8 @@ pub enum Way {
     Sadl,
 }
 
+quintet_replica::wire! { enum Way { 1 = Direct, 2 = Sadl } }
+
 impl Way {
     /// As the option has it.
     #[must_use]
@@ -115,6 +115,14 @@ impl Way {
         [Self::Direct, Self::Sadl]
             .into_iter()
             .find(|way| way.name() == name)
+    }
+
+    /// The way that an option's value stands for.
+    ///
+    /// # Errors
+    /// When it stands for nothing.
+    pub fn parse(value: &str) -> Result<Self, String> {
+        Self::named(value).ok_or_else(|| format!("'{value}' is not direct or sadl"))
     }
 }
 
@@ -249,14 +257,3 @@ pub trait Dissemination<H: Host> {
     /// be.
     fn trim(&mut self, slot: Slot, ctx: &mut Context<'_, H>);
 }
-
-/// What the option of that name means, in every protocol that has it.
-pub(crate) const WAY_HELP: &str = "how the batches of a replica's clients reach the others: \
-     direct, in the leader's messages; sadl, from each replica to all before they are ordered";
-/// The same for `sadl_window`.
-pub(crate) const WINDOW_HELP: &str = "the most batches that a replica disseminates before they \
-     are executed, and at most window_bytes of them (1 to 65536)";
-/// The same for `sadl_spread`.
-pub(crate) const SPREAD_HELP: &str = "with dissemination=sadl: to whom a replica sends its batches \
-     before they are ordered: all; majority, the half of the others that answers soonest, while the \
-     rest fetch them when they are ordered";

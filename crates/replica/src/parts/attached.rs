@@ -11,8 +11,8 @@
 //! tries again and again.
 
 use crate::{
-    BatchId, Bytes, Frontend, FrontendContext, FrontendSetup, Level, Link, Outcome, Protocol,
-    ReplicaId, Reply, Submission, Time, outcome_at_deadline,
+    BatchId, Bytes, DecodeError, Field, Frontend, FrontendContext, FrontendSetup, Level, Link,
+    Outcome, Protocol, Reader, ReplicaId, Reply, Submission, Time, Writer, outcome_at_deadline,
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{
@@ -22,6 +22,7 @@ use core::{
 
 /// How a replica took a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Taken {
     /// It will see to it; silence from now on means "uncertain".
     Accepted,
@@ -31,12 +32,80 @@ pub enum Taken {
     Busy,
 }
 
+/// A frontend's request, as its message has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// What its requests need.
+    pub level: Level,
+    /// The batch.
+    pub batch: Bytes,
+}
+
+/// A replica's word on a request that it could not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Receipt {
+    /// Which batch.
+    pub batch: BatchId,
+    /// Why.
+    pub taken: Taken,
+}
+
+crate::wire! { struct Request { level, batch } }
+crate::wire! { struct Receipt { batch, taken } }
+
 /// The protocol messages that an [`AttachedFrontend`] needs.
 pub trait RequestMessage: Sized {
-    /// A request with a batch.
-    fn request(level: Level, batch: Bytes) -> Self;
-    /// A replica's word on a request of this frontend, if this message is one.
-    fn taken(&self) -> Option<(BatchId, Taken)>;
+    /// A frontend's request.
+    fn request(request: Request) -> Self;
+    /// A replica's word on one.
+    fn receipt(receipt: Receipt) -> Self;
+    /// The request, if this message is one.
+    fn into_request(self) -> Option<Request>;
+    /// The word on one, if this message is one.
+    fn as_receipt(&self) -> Option<Receipt>;
+}
+
+/// Lets a frontend of this kind speak a protocol's messages: those have variants
+/// `Request(Request)` and `Taken(Receipt)`.
+#[macro_export]
+macro_rules! request_message {
+    ($message:ty) => {
+        impl $crate::parts::RequestMessage for $message {
+            fn request(request: $crate::parts::Request) -> Self {
+                Self::Request(request)
+            }
+            fn receipt(receipt: $crate::parts::Receipt) -> Self {
+                Self::Taken(receipt)
+            }
+            fn into_request(self) -> Option<$crate::parts::Request> {
+                match self {
+                    Self::Request(request) => Some(request),
+                    _ => None,
+                }
+            }
+            fn as_receipt(&self) -> Option<$crate::parts::Receipt> {
+                match self {
+                    Self::Taken(receipt) => Some(*receipt),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+impl Field for Taken {
+    const SIZE_MIN: usize = 1;
+    fn put(&self, writer: &mut Writer<'_>) {
+        writer.u8(*self as u8);
+    }
+    fn get(reader: &mut Reader, field: &'static str) -> Result<Self, DecodeError> {
+        match reader.u8(field)? {
+            0 => Ok(Self::Accepted),
+            1 => Ok(Self::Refused),
+            2 => Ok(Self::Busy),
+            _ => Err(DecodeError::Bad(field)),
+        }
+    }
 }
 
 #[derive(Hash)]
@@ -138,7 +207,10 @@ where
     fn send(&self, submission: &Submission, ctx: &mut FrontendContext<'_, P>) {
         ctx.send(
             self.to,
-            P::Message::request(submission.level, submission.batch.clone()),
+            P::Message::request(Request {
+                level: submission.level,
+                batch: submission.batch.clone(),
+            }),
         );
     }
 
@@ -199,7 +271,7 @@ where
         message: P::Message,
         ctx: &mut FrontendContext<'_, P>,
     ) {
-        let Some((batch, taken)) = message.taken() else {
+        let Some(Receipt { batch, taken }) = message.as_receipt() else {
             return;
         };
         let now = ctx.now();

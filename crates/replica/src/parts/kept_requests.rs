@@ -32,7 +32,7 @@
 //! Protocols in which each replica orders what it was given use [`KeptRequests`] without a queue:
 //! they keep, propose, and propose again what [`KeptRequests::iter`] still holds.
 
-use super::{Taken, table::Table};
+use super::{RequestMessage, Taken, reject, table::Table};
 use crate::{
     BatchId, BatchView, Bytes, Context, FrontendId, Lane, Protocol, ReplicaId, Time, limits,
 };
@@ -177,6 +177,31 @@ impl KeptRequests {
             self.shares -= before.share;
         }
         Ok(())
+    }
+
+    /// Keeps a batch of a frontend until it is executed, or answers it that the queue is full. True
+    /// when it is kept.
+    pub fn take<P: Protocol<Message: RequestMessage>>(
+        &mut self,
+        key: RequestKey,
+        batch: &Bytes,
+        bytes_max: usize,
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        let kept = self.keep(key, batch.clone(), bytes_max, ctx.arrived());
+        if let Err(taken) = kept {
+            ctx.mark("request refused: queue full");
+            reject(key, taken, ctx);
+        }
+        kept.is_ok()
+    }
+
+    /// Everything kept is to be ordered by this replica itself, and nothing sent.
+    pub fn queue_all(&mut self, queue: &mut RequestQueue) {
+        self.pass_on_nothing();
+        for (key, batch) in self.iter() {
+            queue.push(key, batch.clone());
+        }
     }
 
     /// A batch was executed. True when it was waited for here.

@@ -56,6 +56,18 @@ pub struct PromisePage<E> {
     pub accepted: Vec<(Slot, Held<E>)>,
 }
 
+/// Whether a page may have these slots: ascending, from `from` on and below `until`.
+pub fn is_page(from: Slot, until: Option<Slot>, slots: impl Iterator<Item = Slot>) -> bool {
+    let mut next = from;
+    for slot in slots {
+        if slot < next || until.is_some_and(|until| slot >= until) {
+            return false;
+        }
+        next = Slot(slot.0 + 1);
+    }
+    true
+}
+
 /// What a page led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {

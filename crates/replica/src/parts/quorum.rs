@@ -1,6 +1,6 @@
 //! Ballots and votes.
 
-use crate::{DecodeError, Reader, ReplicaId, ReplicaSet, Wire, Writer};
+use crate::{Number, ReplicaId, ReplicaSet};
 
 /// A ballot: a round and the replica that owns it, ordered by round first. Two replicas never own
 /// the same ballot.
@@ -29,18 +29,7 @@ impl core::fmt::Display for Ballot {
     }
 }
 
-impl Wire for Ballot {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.round);
-        writer.u16(self.owner.0);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            round: reader.number("ballot round")?,
-            owner: reader.replica("ballot owner")?,
-        })
-    }
-}
+crate::wire! { struct Ballot [10] { round as Number, owner } }
 
 /// Counts votes of distinct replicas towards a quorum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -103,7 +103,8 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
     fn on_start(&mut self, recovered: Recovered<(), (), Padding>, _: &mut Context<'_, Self>) {
         self.executed = recovered.checkpoint.map_or(Slot(0), |(slot, _)| slot);
     }
-    fn on_message(&mut self, _: Peer, (): (), _: &mut Context<'_, Self>) {}
+    fn on_request(&mut self, _: FrontendId, (): (), _: &mut Context<'_, Self>) {}
+    fn on_message(&mut self, _: ReplicaId, (): (), _: &mut Context<'_, Self>) {}
     fn on_timer(&mut self, timer: NoTimer, _: &mut Context<'_, Self>) {
         match timer {}
     }

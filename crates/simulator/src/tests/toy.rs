@@ -11,10 +11,11 @@
 //! durability. There are no snapshots: a restart executes the journal again.
 
 use quintet_replica::{
-    BatchId, BatchView, Bytes, CommandTime, Context, Control, DecodeError, Info, Lane, Level,
-    NodeState, OptionSpec, Options, Peer, PersistId, Protocol, Reader, Recovered, ReplicaId,
-    ReplicaSet, Setup, Slot, Status, Wake, Wire, Writer,
-    parts::{AttachedFrontend, RequestMessage, Taken},
+    BatchView, Bytes, CommandTime, Context, Control, DecodeError, FrontendId, Info, Lane, Level,
+    NodeState, OptionSpec, Options, PersistId, Protocol, Reader, Recovered, ReplicaId, ReplicaSet,
+    Setup, Slot, Status, Wake, Wire, Writer,
+    parts::{AttachedFrontend, Receipt, Request, Taken},
+    request_message, wire,
 };
 use std::time::Duration;
 
@@ -83,91 +84,28 @@ pub struct Entry {
     batch: Bytes,
 }
 
-impl Wire for Entry {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.time.0);
-        writer.blob(&self.batch);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            time: CommandTime(reader.u64("time")?),
-            batch: reader.blob("batch")?,
-        })
-    }
-}
+wire! { struct Entry { time, batch } }
 
 #[derive(Clone, Debug)]
 pub enum Message {
-    Request(Level, Bytes),
-    Taken(BatchId, bool),
-    Forward(Level, Bytes),
+    Request(Request),
+    Taken(Receipt),
+    Forward(Request),
     Append(Slot, Entry),
     Ack(Slot),
     Commit(Slot),
 }
 
-impl Wire for Message {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Request(level, batch) | Self::Forward(level, batch) => {
-                writer.u8(if matches!(self, Self::Request(..)) {
-                    0
-                } else {
-                    2
-                });
-                writer.u8(*level as u8);
-                writer.blob(batch);
-            }
-            Self::Taken(batch, busy) => {
-                writer.u8(1);
-                writer.u64(batch.0);
-                writer.bool(*busy);
-            }
-            Self::Append(slot, entry) => {
-                writer.u8(3);
-                writer.u64(slot.0);
-                entry.encode(writer);
-            }
-            Self::Ack(slot) | Self::Commit(slot) => {
-                writer.u8(if matches!(self, Self::Ack(..)) { 4 } else { 5 });
-                writer.u64(slot.0);
-            }
-        }
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let tag = reader.u8("tag")?;
-        Ok(match tag {
-            0 | 2 => {
-                let level = match reader.u8("level")? {
-                    0 => Level::Ordered,
-                    _ => Level::Linearizable,
-                };
-                let batch = reader.blob("batch")?;
-                if tag == 0 {
-                    Self::Request(level, batch)
-                } else {
-                    Self::Forward(level, batch)
-                }
-            }
-            1 => Self::Taken(BatchId(reader.u64("batch")?), reader.bool("busy")?),
-            3 => Self::Append(Slot(reader.u64("slot")?), Entry::decode(reader)?),
-            4 => Self::Ack(Slot(reader.u64("slot")?)),
-            5 => Self::Commit(Slot(reader.u64("slot")?)),
-            _ => return Err(DecodeError::Bad("tag")),
-        })
-    }
-}
+request_message!(Message);
 
-impl RequestMessage for Message {
-    fn request(level: Level, batch: Bytes) -> Self {
-        Self::Request(level, batch)
-    }
-    fn taken(&self) -> Option<(BatchId, Taken)> {
-        match self {
-            Self::Taken(batch, true) => Some((*batch, Taken::Busy)),
-            Self::Taken(batch, false) => Some((*batch, Taken::Accepted)),
-            _ => None,
-        }
+wire! {
+    enum Message {
+        0 = Request(request),
+        1 = Taken(receipt),
+        2 = Forward(request),
+        3 = Append(slot, entry),
+        4 = Ack(slot),
+        5 = Commit(slot),
     }
 }
 
@@ -307,12 +245,13 @@ impl Toy {
         }
     }
 
-    fn on_request(&mut self, level: Level, batch: Bytes, ctx: &mut Context<'_, Self>) {
+    fn take(&mut self, request: Request, ctx: &mut Context<'_, Self>) {
+        let batch = request.batch.clone();
         let Ok(view) = BatchView::checked(&batch) else {
             return;
         };
         let frontend = view.frontend();
-        if level != Level::Ordered && (self.id == LEADER || self.bug == Bug::StaleRead) {
+        if request.level != Level::Ordered && (self.id == LEADER || self.bug == Bug::StaleRead) {
             let at_least = match self.id {
                 LEADER => self.executed.max(self.recovered),
                 _ => self.executed,
@@ -322,9 +261,10 @@ impl Toy {
         }
         if self.id != LEADER {
             if self.bug == Bug::BusyYetForwards {
-                ctx.send_frontend(frontend, Message::Taken(view.id(), true));
+                let (batch, taken) = (view.id(), Taken::Busy);
+                ctx.send_frontend(frontend, Message::Taken(Receipt { batch, taken }));
             }
-            ctx.send(LEADER, Lane::Control, &Message::Forward(level, batch));
+            ctx.send(LEADER, Lane::Control, &Message::Forward(request));
             return;
         }
         let time = CommandTime(ctx.clock().now);
@@ -395,12 +335,16 @@ impl Protocol for Toy {
         ctx.set_timer(Again, Duration::from_millis(20));
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        match (message, from) {
-            (Message::Request(level, batch) | Message::Forward(level, batch), _) => {
-                self.on_request(level, batch, ctx);
-            }
-            (Message::Append(slot, entry), _) if self.id != LEADER => {
+    fn on_request(&mut self, _: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        if let Message::Request(request) = message {
+            self.take(request, ctx);
+        }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
+        match message {
+            Message::Forward(request) => self.take(request, ctx),
+            Message::Append(slot, entry) if self.id != LEADER => {
                 if slot.0 == self.last() + 1 {
                     self.append(entry, ctx);
                     self.execute(ctx);
@@ -408,12 +352,12 @@ impl Protocol for Toy {
                     self.acknowledge(ctx);
                 }
             }
-            (Message::Ack(slot), Peer::Replica(from)) if self.id == LEADER => {
+            Message::Ack(slot) if self.id == LEADER => {
                 let ack = &mut self.acks[from.index()];
                 *ack = slot.0.max(*ack);
                 self.maybe_commit(ctx);
             }
-            (Message::Commit(slot), _) if self.id != LEADER => {
+            Message::Commit(slot) if self.id != LEADER => {
                 let upto = slot.0.min(self.last());
                 self.commit(upto, ctx);
             }

@@ -84,7 +84,7 @@ fn read_asks_at_once_and_those_that_come_meanwhile_ask_together() {
 /// Replicas of three sites so far from each other that a loop takes longer than reads may wait.
 fn far_group() -> Group {
     let config = Config {
-        read_patience: MS * 20,
+        read_timeout: MS * 20,
         ..Config::default()
     };
     let mut group = Group::new(3, Durability::Memory, config);

@@ -6,3 +6,4 @@ mod planted;
 mod random_faults;
 mod steady;
 mod views;
+mod wire;

@@ -288,7 +288,7 @@ fn one_of_two_candidates_stands_again_when_the_other_has_had_time() {
         group.run(MS);
         waited += MS;
     }
-    let half = Config::default().suspect / 2;
+    let half = Config::default().suspect_timeout / 2;
     assert!(waited > half, "the other may be elected until then");
     group.run(MS * 100);
     assert!(group.replica(0).established() && group.replica(1).established());

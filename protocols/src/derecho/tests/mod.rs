@@ -9,6 +9,7 @@ mod slow;
 mod table;
 mod views;
 mod votes;
+mod wire;
 
 use super::{Config, Derecho, sst};
 use crate::group::{Group, MS, assert_converged};

@@ -55,7 +55,7 @@ fn who_is_as_slow_as_the_others_stays() {
 #[test]
 fn nobody_is_left_out_where_switched_off_or_would_leave_no_majority() {
     let config = Config {
-        sluggish: core::time::Duration::ZERO,
+        slow_member: core::time::Duration::ZERO,
         ..Config::default()
     };
     let mut group = Group::<Derecho>::new(3, Durability::Disk, config);

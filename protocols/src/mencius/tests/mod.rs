@@ -3,3 +3,4 @@ mod groups;
 #[cfg(feature = "plant")]
 mod planted;
 mod random_faults;
+mod wire;

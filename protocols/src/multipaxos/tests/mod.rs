@@ -10,3 +10,4 @@ mod planted;
 mod random_faults;
 mod reads;
 mod steady;
+mod wire;

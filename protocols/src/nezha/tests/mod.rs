@@ -9,6 +9,7 @@ mod merge;
 mod planted;
 mod quorums;
 mod repair;
+mod wire;
 
 use alloc::vec::Vec;
 use quintet_replica::{ClusterId, Epoch, EpochNumber, ReplicaId};

@@ -12,7 +12,7 @@
 use super::group::{Group, MS, assert_converged, small};
 use crate::{
     life::Random,
-    racs::{Config, Message, Timer},
+    racs::{Config, Dissemination, Message, Timer},
     sadl::Way,
 };
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ fn endless(members: u16, way: Way, seed: u64) -> Count {
         usize::from(members),
         Durability::Disk,
         Config {
-            dissemination: way,
+            dissemination: Dissemination::Fixed(way),
             ..small()
         },
     );

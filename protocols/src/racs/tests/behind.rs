@@ -1,7 +1,7 @@
 //! Replicas that are far behind, while the others continue.
 
 use super::group::{Group, MS, Packet, assert_converged, small};
-use crate::racs::{Block, BlockId, Config, Message, Timer};
+use crate::racs::{Block, BlockId, Config, Dissemination, Message, Timer};
 use crate::sadl::Way;
 use alloc::{sync::Arc, vec::Vec};
 use quintet_replica::{CommandTime, Control, Durability, Event, ReplicaId, Slot};
@@ -86,7 +86,7 @@ fn replica_with_long_journal_catches_up_under_load_and_is_sent_only_what_it_lack
 #[test]
 fn and_with_batches_disseminated_before() {
     let config = Config {
-        dissemination: Way::Sadl,
+        dissemination: Dissemination::Fixed(Way::Sadl),
         ..small()
     };
     let (mut group, _) = comes_back(&config, 200, 150);

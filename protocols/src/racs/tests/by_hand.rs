@@ -8,7 +8,7 @@
 
 use super::group::{Group, MS, Packet, assert_converged, pump, small};
 use crate::{
-    racs::{Config, Message, Plant},
+    racs::{Config, Dissemination, Message, Plant},
     sadl::{self, Way},
 };
 use alloc::vec::Vec;
@@ -196,7 +196,7 @@ fn who_is_helped_out_of_a_view_keeps_what_it_voted_for() {
 
 fn disseminating() -> Config {
     Config {
-        dissemination: Way::Sadl,
+        dissemination: Dissemination::Fixed(Way::Sadl),
         ..small()
     }
 }

@@ -7,7 +7,7 @@
 use super::group::{Group, MS, assert_converged, small};
 #[cfg(feature = "plant")]
 use crate::racs::Plant;
-use crate::racs::{Config, Switching};
+use crate::racs::{Config, Dissemination};
 use crate::sadl::Way;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -20,12 +20,10 @@ const HOLD: Duration = Duration::from_secs(2);
 /// Any latency is too much; and any throughput is too little when `returns`, or none.
 fn chosen(returns: bool) -> Config {
     Config {
-        hybrid: true,
-        switching: Switching {
-            latency: Duration::from_nanos(1),
-            throughput: if returns { u64::MAX } else { 0 },
-            hold: HOLD,
-        },
+        dissemination: Dissemination::Hybrid,
+        hybrid_latency: Duration::from_nanos(1),
+        hybrid_throughput: if returns { u64::MAX } else { 0 },
+        hybrid_hold: HOLD,
         ..small()
     }
 }
@@ -86,7 +84,7 @@ fn way_that_is_left_soon_is_kept_longer_the_next_time() {
 #[test]
 fn calm_clients_leave_the_way_as_it_is() {
     let mut config = chosen(true);
-    config.switching.latency = Duration::from_secs(1);
+    config.hybrid_latency = Duration::from_secs(1);
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 100);
     load(&mut group, 100, &mut Vec::new());

@@ -13,3 +13,4 @@ mod random_faults;
 mod restarts;
 mod spread;
 mod steady;
+mod wire;

@@ -2,7 +2,7 @@
 
 use super::group::{Group, MS, Packet, assert_converged, pump, small};
 use crate::{
-    racs::{Config, Message},
+    racs::{Config, Dissemination, Message},
     sadl::{self, Spread, Way},
 };
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -10,7 +10,7 @@ use quintet_replica::{Durability, ReplicaId};
 
 fn to_majorities(members: usize) -> Group {
     let config = Config {
-        dissemination: Way::Sadl,
+        dissemination: Dissemination::Fixed(Way::Sadl),
         sadl_spread: Spread::Majority,
         ..small()
     };
@@ -83,7 +83,7 @@ fn who_does_not_answer_loses_its_place_to_one_that_does() {
 #[test]
 fn missing_batch_is_asked_of_another_holder_than_its_creator() {
     let config = Config {
-        dissemination: Way::Sadl,
+        dissemination: Dissemination::Fixed(Way::Sadl),
         ..small()
     };
     let mut group = Group::new(5, Durability::Disk, config);

@@ -1,7 +1,7 @@
 //! Groups with nothing wrong, and with one thing wrong.
 
 use super::group::{Group, MS, assert_converged, pump, small};
-use crate::racs::{Config, Message, Timer};
+use crate::racs::{Config, Dissemination, Message, Timer};
 use crate::sadl::{self, Way};
 use quintet_replica::{Control, Durability, Event, Level, ReplicaId};
 
@@ -17,7 +17,7 @@ fn and_with_batches_disseminated_before() {
 
 fn disseminating() -> Config {
     Config {
-        dissemination: Way::Sadl,
+        dissemination: Dissemination::Fixed(Way::Sadl),
         ..small()
     }
 }

@@ -1,0 +1,198 @@
+//! Encodings.
+
+use crate::{
+    derecho::message::{
+        Ballot, Body, Entry, Join, Large, Member, Message, Promised, Proposal, Summary, View,
+    },
+    derecho::schedule::Schedule,
+    group::Encodings,
+};
+use alloc::{vec, vec::Vec};
+use quintet_replica::{
+    BatchId, Bytes, CommandTime, Frame, Incarnation, Level, ReplicaId, Slot, Wire,
+    parts::{Receipt, Request, Taken},
+};
+
+fn member(id: u16) -> Member {
+    Member {
+        id: ReplicaId(id),
+        life: 2,
+        incarnation: Incarnation(7),
+    }
+}
+
+fn view(number: u64) -> View {
+    View {
+        number,
+        members: vec![member(0), member(2)],
+        base: Slot(5),
+    }
+}
+
+fn ballot() -> Ballot {
+    Ballot {
+        round: 3,
+        proposer: 1,
+    }
+}
+
+fn proposal(then: Option<View>) -> Proposal {
+    Proposal {
+        ballot: ballot(),
+        view: view(4),
+        then,
+    }
+}
+
+fn messages() -> Vec<Message> {
+    let batch = Bytes::from_static(b"a batch");
+    let entry = Entry {
+        view: 4,
+        time: CommandTime(9),
+        batch: batch.clone(),
+    };
+    let promise = |accepted| Message::Promise {
+        view: 4,
+        ballot: ballot(),
+        member: member(1),
+        complete: true,
+        end: Slot(8),
+        accepted,
+    };
+    vec![
+        Message::Request(Request {
+            level: Level::Linearizable,
+            batch: batch.clone(),
+        }),
+        Message::Taken(Receipt {
+            batch: BatchId(3),
+            taken: Taken::Busy,
+        }),
+        Message::Bulk {
+            view: 4,
+            index: 6,
+            body: Frame::from(batch.clone()),
+        },
+        Message::Block {
+            view: 4,
+            number: 6,
+            large: Large {
+                index: 3,
+                sender: ReplicaId(2),
+                length: 10,
+                size: 7,
+                schedule: Schedule::Binomial,
+            },
+            block: 0,
+            bytes: batch,
+        },
+        Message::Join(Join {
+            life: 2,
+            incarnation: Incarnation(7),
+            view: 4,
+            coming: true,
+            complete: false,
+            forgot: true,
+            sure: Slot(6),
+        }),
+        Message::Views {
+            views: vec![view(3), view(4)],
+            active: true,
+        },
+        Message::Fetch {
+            view: 4,
+            have: Slot(3),
+            upto: Slot(9),
+        },
+        Message::Tail {
+            view: 4,
+            first: Slot(3),
+            sure: Slot(2),
+            entries: vec![entry.clone(), entry],
+        },
+        Message::Behind { at_least: Slot(7) },
+        Message::Prepare {
+            view: 4,
+            ballot: ballot(),
+        },
+        promise(None),
+        promise(Some(proposal(None))),
+        Message::Accept {
+            view: 4,
+            proposal: proposal(Some(view(5))),
+            source: ReplicaId(1),
+        },
+        Message::Accepted {
+            view: 4,
+            ballot: ballot(),
+        },
+    ]
+}
+
+#[test]
+fn encodings_stay_as_they_are() {
+    let mut encodings = Encodings::default();
+    messages()
+        .iter()
+        .for_each(|message| encodings.check(message));
+    encodings.check(&Body {
+        time: CommandTime(4),
+        batches: vec![Bytes::from_static(b"one"), Bytes::new()],
+    });
+    for accepted in [None, Some(proposal(None)), Some(proposal(Some(view(5))))] {
+        encodings.check(&Promised {
+            life: 2,
+            view: view(3),
+            complete: true,
+            promised: ballot(),
+            accepted,
+            sure: Slot(5),
+        });
+    }
+    encodings.check(&Summary {
+        time: CommandTime(4),
+    });
+    assert_eq!(
+        encodings.hash(),
+        141_019_152_854_262_318_518_225_670_165_111_416_576
+    );
+}
+
+#[test]
+fn promise_of_version_1_has_no_view_behind_its_proposal() {
+    let promised = |accepted| Promised {
+        life: 2,
+        view: view(3),
+        complete: true,
+        promised: ballot(),
+        accepted,
+        sure: Slot(5),
+    };
+    let mut old = promised(Some(proposal(None))).encode_to_bytes().to_vec();
+    // Before the slot that ends it stands that nothing follows the proposal.
+    let at = old.len() - 9;
+    assert_eq!((old[0], old.remove(at)), (2, 0));
+    old[0] = 1;
+    let read = Promised::decode_all(Bytes::from(old));
+    assert_eq!(read, Ok(promised(Some(proposal(None)))));
+}
+
+#[test]
+fn views_out_of_order_and_blocks_out_of_their_message_are_refused() {
+    let mut unsorted = view(3);
+    unsorted.members.reverse();
+    assert!(View::decode_all(unsorted.encode_to_bytes()).is_err());
+    let apart = proposal(Some(view(6)));
+    assert!(Proposal::decode_all(apart.encode_to_bytes()).is_err());
+    for message in messages() {
+        let Message::Block { block, .. } = &message else {
+            continue;
+        };
+        assert_eq!(*block, 0);
+        let mut bytes = message.encode_to_bytes().to_vec();
+        // The block's number stands before its length and its seven bytes.
+        let at = bytes.len() - 7 - 4 - 4;
+        bytes[at] = 1;
+        assert!(Message::decode_all(Bytes::from(bytes)).is_err());
+    }
+}

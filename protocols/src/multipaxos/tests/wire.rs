@@ -1,0 +1,233 @@
+//! Encodings.
+
+use crate::{
+    group::Encodings,
+    multipaxos::message::{Accepted, Message, Part, Promised, Proposal, Record, Summary, Value},
+    sadl::{self, Head, Name, Range},
+};
+use alloc::vec::Vec;
+use quintet_replica::{
+    BatchId, Bytes, CommandTime, Incarnation, Level, ReplicaId, Slot, Wire,
+    parts::{Ballot, Decisions, Receipt, Request, Taken},
+};
+
+fn every_kind() -> Vec<Message> {
+    let ballot = Ballot {
+        round: 7,
+        owner: ReplicaId(2),
+    };
+    let (batch, slot) = (Bytes::from_static(b"a batch"), Slot(5));
+    let mut decisions = Decisions::default();
+    decisions.learn(ballot, Slot(4));
+    let proposal = Proposal {
+        time: CommandTime(9),
+        value: Value::Batch(batch.clone()),
+    };
+    let first = Name {
+        creator: ReplicaId(1),
+        chain: 2,
+        round: 3,
+    };
+    let range = Range { first, last: 4 };
+    let named = Proposal {
+        time: CommandTime(9),
+        value: Value::Named(first),
+    };
+    let accepted = Accepted {
+        slot,
+        ballot,
+        proposal: proposal.clone(),
+    };
+    let mut all = alloc::vec![
+        Message::Request(Request {
+            level: Level::Linearizable,
+            batch: batch.clone()
+        }),
+        Message::Taken(Receipt {
+            batch: BatchId(3),
+            taken: Taken::Busy
+        }),
+        Message::Forward {
+            batches: alloc::vec![batch.clone(), Bytes::new(), batch]
+        },
+        Message::Accept {
+            ballot,
+            first: slot,
+            committed: Slot(4),
+            confirm: 1,
+            stamp: 2,
+            everywhere: Slot(3),
+            proposals: alloc::vec![proposal.clone(), named, proposal],
+        },
+        Message::Commit {
+            ballot,
+            committed: slot,
+            confirm: 1,
+            stamp: 2,
+            everywhere: Slot(3),
+            round_trip: 4,
+            answer: true,
+        },
+        Message::AcceptOk {
+            ballot,
+            incarnation: Incarnation(1),
+            held: slot,
+            durable: Slot(4),
+            executed: Slot(3),
+            confirm: 2,
+            stamp: 1,
+        },
+        Message::Reject {
+            ballot,
+            promised: ballot
+        },
+        Message::Trimmed {
+            ballot,
+            first: slot,
+            decisions: decisions.clone()
+        },
+        Message::PreVote {
+            ballot,
+            committed: slot
+        },
+        Message::PreVoteOk {
+            ballot,
+            granted: true,
+            promised: ballot,
+            first: slot,
+            decisions: decisions.clone()
+        },
+        Message::Prepare { ballot, from: slot },
+        Message::Promise {
+            ballot,
+            incarnation: Incarnation(1),
+            from: slot,
+            until: Some(Slot(6)),
+            committed: Slot(4),
+            first: Slot(1),
+            decisions: decisions.clone(),
+            accepted: alloc::vec![accepted],
+        },
+        Message::Stand { ballot },
+        Message::ReadIndex { round: 8 },
+        Message::ReadIndexOk {
+            round: 8,
+            index: slot
+        },
+        Message::Recover {
+            incarnation: Incarnation(2),
+            nonce: 6,
+            promised: ballot
+        },
+        Message::Sadl(sadl::Message::Fetch { range }),
+        Message::RecoverOk {
+            nonce: 6,
+            promised: ballot,
+            part: Part::Intact,
+            held: alloc::vec![range],
+        },
+    ];
+    for part in [Part::Recovering, Part::Intact, Part::Leader { end: slot }] {
+        all.push(Message::RecoverOk {
+            nonce: 6,
+            promised: ballot,
+            part,
+            held: Vec::new(),
+        });
+    }
+    all
+}
+
+#[test]
+fn encodings_stay_as_they_are_and_say_nothing_of_dissemination_where_there_is_none() {
+    let mut encodings = Encodings::default();
+    every_kind()
+        .iter()
+        .for_each(|message| encodings.check(message));
+    let ballot = Ballot {
+        round: 7,
+        owner: ReplicaId(2),
+    };
+    let name = Name {
+        creator: ReplicaId(1),
+        chain: 2,
+        round: 3,
+    };
+    for chain in [0, 5] {
+        let promised = Promised { ballot, chain };
+        let bytes = encodings.read_back(&promised);
+        assert_eq!(bytes.len() == ballot.encode_to_bytes().len(), chain == 0);
+    }
+    let batch = Bytes::from_static(b"a batch");
+    let records = [Value::Batch(batch.clone()), Value::Named(name)]
+        .map(|value| Record::Accepted {
+            ballot,
+            committed: Slot(4),
+            proposal: Proposal {
+                time: CommandTime(9),
+                value,
+            },
+        })
+        .into_iter()
+        .chain([Record::Batch { name, batch }]);
+    for record in records {
+        encodings.check(&record);
+    }
+    let time = CommandTime(9);
+    let none = Summary {
+        time,
+        ..Summary::default()
+    };
+    assert_eq!(none.encode_to_bytes().len(), 8);
+    let some = Summary {
+        time,
+        heads: alloc::vec![Head { chain: 1, round: 2 }, Head::default()],
+        ..Summary::default()
+    };
+    let mut decided = [none.clone(), some.clone()];
+    for summary in &mut decided {
+        summary.decisions.learn(ballot, Slot(7));
+    }
+    for summary in [none, some].into_iter().chain(decided) {
+        encodings.read_back(&summary);
+    }
+    assert_eq!(
+        encodings.hash(),
+        260_901_642_721_366_765_267_314_261_401_666_372_616
+    );
+    assert_eq!(size_of::<Value>(), size_of::<Bytes>(), "names take no room");
+}
+
+#[test]
+fn promise_out_of_order_or_out_of_its_page_is_refused() {
+    let ballot = Ballot {
+        round: 7,
+        owner: ReplicaId(2),
+    };
+    let page = |from, until: Option<u64>, slots: &[u64]| Message::Promise {
+        ballot,
+        incarnation: Incarnation(1),
+        from: Slot(from),
+        until: until.map(Slot),
+        committed: Slot(0),
+        first: Slot(1),
+        decisions: Decisions::default(),
+        accepted: slots
+            .iter()
+            .map(|slot| Accepted {
+                slot: Slot(*slot),
+                ballot,
+                proposal: Proposal {
+                    time: CommandTime(1),
+                    value: Value::Batch(Bytes::new()),
+                },
+            })
+            .collect(),
+    };
+    let read = |message: Message| Message::decode_all(message.encode_to_bytes());
+    assert!(read(page(1, None, &[1, 3])).is_ok());
+    assert!(read(page(1, None, &[3, 1])).is_err());
+    assert!(read(page(1, None, &[2, 2])).is_err());
+    assert!(read(page(2, None, &[1])).is_err());
+    assert!(read(page(1, Some(2), &[2])).is_err());
+}
