@@ -95,6 +95,7 @@ impl ChainPaxos {
     fn become_whole(&mut self, ctx: &mut Context<'_, Self>) {
         if self.catch_up.admit() {
             ctx.mark("re-admitted");
+            self.log.keep_held();
             if let Some(base) = self.catch_up.fetching().asked() {
                 ctx.mark("state transfer chosen");
                 ctx.fetch_state(self.me.others(), base);

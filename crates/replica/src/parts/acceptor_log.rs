@@ -279,6 +279,14 @@ impl<E: LogEntry> AcceptorLog<E> {
         self.votes_until.get_or_insert(self.voted);
     }
 
+    /// An earlier incarnation may have voted for all that is held. It is kept like what this one
+    /// voted for, and so votes for it may be given.
+    pub fn keep_held(&mut self) {
+        self.voted = self.voted.max(self.held);
+        let voted = self.voted;
+        self.votes_until = self.votes_until.map(|until| until.max(voted));
+    }
+
     /// Whether it has stopped to vote.
     #[must_use]
     pub const fn has_stopped_votes(&self) -> bool {

@@ -299,3 +299,60 @@ fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
     }
     assert_eq!(replica.agreement.votes().of(ReplicaId(2)), voted);
 }
+
+#[test]
+fn entries_that_an_earlier_life_may_have_voted_for_are_kept_after_re_admission() {
+    let mut group = Group::new(3, Durability::Memory, small());
+    group.run(MS * 20);
+    let header = group.replica(0).header();
+    let chain = group.replica(0).chain.decided().clone();
+    group.crash(2);
+    group.start(2);
+    let life = group.replica(2).me.incarnation();
+    let base = Slot(100);
+    let skip = Message::Skip {
+        ballot: header.ballot,
+        base,
+        chain,
+        decisions: Decisions::default(),
+    };
+    group.deliver(Packet::new(0, 2, &skip));
+    group.idle(2);
+    let add = Op::Add {
+        id: ReplicaId(2),
+        life,
+        after: ReplicaId(1),
+    };
+    let long = || Op::Batch(vec![0_u8; 64 << 10].into());
+    // It holds more than it would vote for when it is let in, and more comes then.
+    let mut accept = |number: u64, op, committed| {
+        let time = CommandTime(number);
+        let mut header = header.clone();
+        header.committed = committed;
+        let message = Message::Accept {
+            header,
+            first: Slot(base.0 + number),
+            entries: vec![Entry { time, op }],
+        };
+        group.deliver(Packet::new(0, 2, &message));
+        group.idle(2);
+        group.replica(2).log.has_stopped_votes()
+    };
+    for number in 1..=3 {
+        accept(number, long(), base);
+    }
+    assert!(accept(4, add, base));
+    for number in 5..=6 {
+        accept(number, long(), base);
+    }
+    accept(7, long(), Slot(107));
+    assert_eq!(group.marked("re-admitted"), 1);
+    assert!(group.marked("state transfer overtaken") > 0);
+    let replica = group.replica(2);
+    let vouched = replica.catch_up.vouches_from(&replica.log);
+    assert_eq!(vouched, base.next());
+    for slot in (vouched.0..104).map(Slot) {
+        assert!(replica.log.get(slot).is_some(), "{slot} is vouched for");
+    }
+    assert!(replica.log.get(Slot(105)).is_none(), "others decided it");
+}
