@@ -157,6 +157,8 @@ pub(crate) struct Process {
     executed: Slot,
     /// The epoch that it was in then.
     epoch: EpochNumber,
+    /// The newest epoch that it was ever in, also before it lost its disk.
+    pub met: EpochNumber,
     /// Executed and not final.
     speculated: Speculated,
     handled: u64,
@@ -230,6 +232,7 @@ impl Process {
             queries: Queries::default(),
             executed: Slot(0),
             epoch: EpochNumber(1),
+            met: EpochNumber(0),
             speculated: Speculated::default(),
             handled: 0,
         }
@@ -429,6 +432,7 @@ impl World {
         );
         let process = &mut self.processes[index];
         (process.executed, process.epoch) = (node.executed().slot, node.epoch());
+        process.met = process.met.max(process.epoch);
         let (now, log) = (process.clock.now(self.now), node.log_time());
         process.clock.limit.begin(now, log, members);
         process.node = Some(node);
@@ -687,6 +691,7 @@ impl World {
         let entered = epoch != process.epoch;
         let moved = executed != process.executed || entered;
         (process.executed, process.epoch) = (executed, epoch);
+        process.met = process.met.max(epoch);
         // What a replica has that follows an epoch is no state.
         let follows = node.is_between_epochs() && node.is_fetching();
         let state = (moved && !follows).then(|| node.state_digest());
@@ -727,7 +732,8 @@ impl World {
                 self.found_leader(index, Some(status.view));
             }
         }
-        if process_digest_due(self.processes[index].handled) {
+        // Hashing a protocol's whole state is dear; every 32nd input is enough to see two runs part.
+        if self.processes[index].handled.is_multiple_of(32) {
             let digest = self.processes[index]
                 .node
                 .as_ref()
@@ -1186,15 +1192,8 @@ fn recipients(outputs: &[Output]) -> ReplicaSet {
             ..
         } = output
         {
-            to.iter().for_each(|id| {
-                set.insert(id);
-            });
+            set = ReplicaSet(set.0 | to.0);
         }
     }
     set
-}
-
-/// Hashing a protocol's whole state is dear; every 32nd input is enough to see two runs part.
-const fn process_digest_due(handled: u64) -> bool {
-    handled.is_multiple_of(32)
 }

@@ -57,7 +57,8 @@ impl World {
             let process = &mut self.processes[row];
             let expected = directory_in(descriptor, row);
             let known = (process.replaced_in.as_ref()).map_or(process.epoch(), |(it, _)| it.number);
-            let newer = descriptor.number > known;
+            // One that has lost its disk in an epoch comes back in a later one only.
+            let newer = descriptor.number > known.max(process.met);
             if newer && !descriptor.all().contains(ReplicaId(row as u16)) {
                 process.replaced_in = None;
             }

@@ -206,6 +206,19 @@ impl Digests {
         self.slicing = None;
     }
 
+    /// These are the members from now on: of others nothing is known, and none of them differs.
+    pub(super) fn keep_members(&mut self, members: ReplicaSet) {
+        self.theirs.retain(|id, _| members.contains(*id));
+        let gone = |divergence: &mut Divergence| match &mut divergence.difference {
+            Difference::Peers(peers) => {
+                *peers = ReplicaSet(peers.0 & members.0);
+                peers.is_empty()
+            }
+            Difference::Minority | Difference::NoMajority => false,
+        };
+        self.status.divergence.take_if(gone);
+    }
+
     /// What was executed above `slot` is undone.
     pub(super) fn rolled_back(&mut self, slot: Slot) {
         self.waiting.retain(|digest| digest.executed.slot <= slot);
@@ -457,5 +470,32 @@ impl Node {
         let id = self.submit_tick(DIGEST_TICK, world);
         self.digests.open = Some(id);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn member_that_is_none_any_more_does_not_differ() {
+        let (one, two) = (ReplicaId(1), ReplicaId(2));
+        let both = ReplicaSet::EMPTY.with(one).with(two);
+        let mut digests = Digests::new(Duration::ZERO);
+        digests.theirs.insert(one, Kept::default());
+        digests.theirs.insert(two, Kept::default());
+        digests.status.divergence = Some(Divergence {
+            difference: Difference::Peers(both),
+            position: Position(7),
+            own: 1,
+            other: 1,
+        });
+        digests.keep_members(ReplicaSet::all(4).without(one));
+        let left = digests.status.divergence.map(|it| it.difference);
+        let alone = ReplicaSet::EMPTY.with(two);
+        assert_eq!(left, Some(Difference::Peers(alone)), "the other one does");
+        assert_eq!(digests.theirs.keys().collect::<Vec<_>>(), [&two]);
+        digests.keep_members(ReplicaSet::all(2));
+        assert_eq!(digests.status.divergence, None);
     }
 }

@@ -690,7 +690,11 @@ impl Node {
         let awaited = ReplicaSet(self.linked().0 & !self.succession.empty.0);
         let all = ReplicaSet(awaited.0 & !past.0).is_empty();
         // The one that has entered may be lost, and all that have followed it need this state.
-        let enough = self.voters.is_majority(past) || self.succession.is_over;
+        // Where many leave that are lost, no majority of those that vote here may ever have it.
+        let next = self.successor().map(|next| next.voters());
+        let enough = self.voters.is_majority(past)
+            || next.is_some_and(|next| next.is_majority(past))
+            || self.succession.is_over;
         if !enough || !all && world.now() < since + PATIENCE {
             return;
         }
@@ -782,6 +786,7 @@ impl Node {
         let members = self.members;
         assert!(members.contains(self.id), "a node is one of the members");
         self.succession.links.retain(|id, _| members.contains(*id));
+        self.digests.keep_members(members);
         self.envelopes = FRAME_KINDS.map(|kind| envelope(kind, self.group, self.epoch));
         self.executed_told = self.executor.progress();
         self.pace = Pace::new(self.voters.len());
@@ -898,7 +903,9 @@ impl Node {
             return self.malformed += 1;
         }
         if next.replaces(&ours, self.id) {
-            if self.is_settled_without() {
+            // One without the end knows from others alone who votes next.
+            let settled = next.voters().is_majority(self.succession.later);
+            if settled || self.is_settled_without() {
                 self.end_membership(next.number, out);
             }
             return;

@@ -19,6 +19,8 @@ use std::{collections::BTreeMap, sync::mpsc, time::Duration};
 const LEAST: usize = 3;
 /// Members are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// One that has not looked for so long was stopped itself, and does not know who answered.
+const STOPPED: Duration = Duration::from_secs(5);
 /// One that could not be removed is tried again after this.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -50,6 +52,7 @@ pub(crate) struct Evictions {
     after: Duration,
     /// Since when members have been gone.
     gone: BTreeMap<ReplicaId, Time>,
+    noted_at: Time,
     look_at: Time,
     try_at: Time,
     /// The change that was asked for.
@@ -83,6 +86,10 @@ impl Evictions {
     }
 
     fn note(&mut self, silent: ReplicaSet, now: Time) {
+        if now.since(self.noted_at) >= STOPPED {
+            self.gone.clear();
+        }
+        self.noted_at = now;
         self.gone.retain(|id, _| silent.contains(*id));
         for id in silent.iter() {
             self.gone.entry(id).or_insert(now);
@@ -236,6 +243,21 @@ mod tests {
         evictions.note(all.silent, at(61));
         assert_eq!(evictions.due(&all, at(120)), None);
         assert!(evictions.due(&all, at(121)).is_some());
+    }
+
+    #[test]
+    fn member_counts_from_the_beginning_when_this_one_was_stopped() {
+        let mut evictions = evictions();
+        let four = seen(&[0, 1, 2, 3], &[1]);
+        assert_eq!(first_due(&mut evictions, four, 3), None);
+        // Links come back one after the other.
+        evictions.note(four.silent, at(200));
+        assert_eq!(evictions.due(&four, at(200)), None);
+        for second in 201..260 {
+            evictions.note(four.silent, at(second));
+            assert_eq!(evictions.due(&four, at(second)), None, "{second}");
+        }
+        assert!(evictions.due(&four, at(260)).is_some());
     }
 
     #[test]

@@ -401,6 +401,47 @@ pub(super) fn any_member_is_removed(mut setting: Setting) -> Result<(), Skip> {
     Ok(())
 }
 
+/// As many as the protocol can do without are lost, one after the other, and removed at once: those
+/// that are left are few beside those that voted, and suffice.
+pub(super) fn all_that_are_lost_are_removed_at_once(setting: Setting) -> Result<(), Skip> {
+    let mut stage = cast::open(setting);
+    let number = EpochNumber(1);
+    let mut lost = Vec::new();
+    // A view that shrinks leaves fewer than any count of members tells: it is tried.
+    while let Some(next) = stage.up().last().copied().filter(|next| *next > 0) {
+        stage.crash(next);
+        let probe = stage.load(1, 1);
+        stage.run(10_000 * MILLISECOND);
+        if !stage.answered(&probe) {
+            stage.start(next);
+            stage.until("it is answered again", |stage| stage.answered(&probe));
+            break;
+        }
+        lost.push(next);
+    }
+    let mut stay = stage.members();
+    stay.retain(|it| !lost.contains(it));
+    if stay.len() < stage.setting.entry.info.replicas_min {
+        return Err(Skip("it needs more members than are left"));
+    }
+    let numbers = stage.load(6, 20);
+    stage.run(MILLISECOND / 4);
+    change_by(&mut stage, &stay, number, |stage, replica| {
+        let _ = stage.offer_removal(replica, &lost);
+    });
+    assert_eq!(stage.members(), stay);
+    stage.until("the load is answered", |stage| stage.answered(&numbers));
+    stage.talk(1);
+    for replica in lost {
+        stage.start(replica);
+        stage.until("it is told that it is no member", |stage| {
+            stage.has_left(replica)
+        });
+    }
+    end(&mut stage);
+    Ok(())
+}
+
 /// One more replica gets the state while it has no vote, over the end of an epoch and a restart, and
 /// then has its vote at once: without another transfer of the state.
 pub(super) fn learner_has_the_state_when_it_gets_its_vote(
