@@ -173,6 +173,7 @@ impl Racs {
         }
         let here = |id: &BlockId| self.tree.connected(*id);
         let high = self.tree.high();
+        self.view.restart_below(high.view);
         if let Some(stopped) = promise.stopped {
             self.view.stop(if here(&stopped) { stopped } else { high });
         }

@@ -573,7 +573,7 @@ impl Protocol for Racs {
             );
         }
         assert!(
-            self.tree.high().view <= self.view.number()
+            self.view.allows_highest(self.tree.high().view)
                 || self.tree.decided().view > self.view.number()
                 || weak
         );

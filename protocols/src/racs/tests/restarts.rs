@@ -6,7 +6,11 @@
 //! ```
 
 use super::group::{Group, MS, Packet, small};
-use crate::racs::{Block, BlockId, Message, Quote, Record, Summary, replica::Mode};
+use crate::racs::{
+    Block, BlockId, Message, Quote, Record, Summary,
+    message::{Promised, Why},
+    replica::Mode,
+};
 use crate::sadl::Dissemination;
 use alloc::{sync::Arc, vec, vec::Vec};
 use quintet_replica::{Bytes, CommandTime, Control, Durability, Event, ReplicaId, Slot, Wire};
@@ -122,6 +126,45 @@ fn restart_works_when_the_block_of_a_timeout_lost() {
         assert_eq!(group.status(2).role, "timed out");
         checkpoint_between_pages(&mut group, batches);
         assert_restarts(&mut group);
+    }
+}
+
+/// Its highest block was decided in a later view, and nothing in the journal says that it is
+/// decided.
+#[test]
+fn restart_works_in_a_view_below_that_of_the_highest_block() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.isolate(2);
+    let later = id(2, 0, 2, 1);
+    group.crash(2);
+    let promised = Promised {
+        view: 1,
+        stopped: Some(later),
+        asynchronous: false,
+        high: later,
+        certificate: None,
+        chain: 0,
+    };
+    let disk = &mut group.members[2].disk;
+    disk.promise = Some(promised.encode_to_bytes());
+    for (first, id, parent) in [(1, DECIDED, BlockId::GENESIS), (2, later, DECIDED)] {
+        let record = Record::Block {
+            why: Why::High,
+            id,
+            block: Some(block(id, parent, first, 0)),
+            quotes: Vec::new(),
+        };
+        disk.records.push((Slot(first), record.encode_to_bytes()));
+    }
+    for _ in 0..2 {
+        group.start(2);
+        assert_eq!(group.members[2].halted, None);
+        group.sync(2);
+        group.idle(2);
+        let replica = group.replica(2);
+        assert_eq!((replica.view.number(), replica.tree.high()), (1, later));
+        quintet_replica::Protocol::assert_invariants(replica);
+        group.crash(2);
     }
 }
 
