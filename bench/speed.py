@@ -105,13 +105,10 @@ class Quintet:
                                                       stderr=subprocess.DEVNULL)
 
     def kill(self, replica):
-        served = self.served.pop(replica["id"], None)
-        if served:
-            served.kill()
-            served.wait()
-        else:
-            os.kill(replica["pid"], signal.SIGKILL)
-            time.sleep(0.5)
+        """Kills one that was started by hand."""
+        served = self.served.pop(replica["id"])
+        served.kill()
+        served.wait()
 
     def status(self, replica):
         with urllib.request.urlopen(replica["admin"] + "/status", timeout=5) as answer:

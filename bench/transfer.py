@@ -46,9 +46,9 @@ def copy_seconds(directory, size):
     return took
 
 
-def write(port, requests, keys, clients=50, pipeline=16):
+def write(port, requests, keys):
     subprocess.run(
-        ["redis-benchmark", "-p", str(port), "-t", "set", "-c", str(clients), "-P", str(pipeline),
+        ["redis-benchmark", "-p", str(port), "-t", "set", "-c", "50", "-P", "64",
          "-n", str(requests), "-d", str(VALUE), "-r", str(keys), "-q"],
         check=True, stdout=subprocess.DEVNULL)
 
@@ -94,18 +94,17 @@ def measure(mode, args, scratch, port):
         flags.append("--bootstrap-again")
     cluster = Quintet(args.quintet, port, directory, args.durability, flags, args.protocol)
     cluster.flags = flags[:2]
-    rates = None
+    rates = foreground = None
     try:
         keys = int(args.gib * (1 << 30) / VALUE)
         # Drawn at random, so three requests per key leave one key in twenty out.
-        write(cluster.at("leader"), keys * 3, keys, pipeline=64)
+        write(cluster.at("leader"), keys * 3, keys)
         if mode == "link":
             links = os.path.join(directory, "links.toml")
             with open(links, "w", encoding="utf-8") as file:
                 file.write(f'delay = "50ms"\nbandwidth = "{args.mbit}Mbit"\n')
             cluster.restart([*flags[:2], "--links", links])
         leader, victim = cluster.member("leader"), cluster.member("follower")
-        foreground = None
         if mode == "load":
             run = json.loads(bench(args.lab, cluster.at("leader"), 15).communicate()[0])
             rate = 0.7 * run["requests_per_second"]
@@ -121,7 +120,7 @@ def measure(mode, args, scratch, port):
                 os.remove(os.path.join(path, name))
         begin = time.monotonic()
         cluster.start(victim)
-        shown, first, total = 0.0, None, 0
+        shown = 0.0
         while True:
             time.sleep(0.05)
             try:
@@ -129,8 +128,6 @@ def measure(mode, args, scratch, port):
             except OSError:
                 continue
             transfer, now = status["transfer"], time.monotonic() - begin
-            if transfer and first is None and transfer["bytes"]:
-                first = now
             if transfer and now - shown >= args.every:
                 shown = now
                 left = transfer["left_ms"]
@@ -154,12 +151,13 @@ def measure(mode, args, scratch, port):
         if mode == "load":
             before, during = rates.between(0, killed), rates.between(begin, begin + took)
             line += f"; {before:.0f} writes/s before, {during:.0f} meanwhile: {during / before:.2f}"
-            foreground.send_signal(signal.SIGINT)
-            foreground.wait()
         print(line, flush=True)
     finally:
         if rates:
             rates.ended.set()
+        if foreground:
+            foreground.send_signal(signal.SIGINT)
+            foreground.wait()
         cluster.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
