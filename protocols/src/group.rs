@@ -261,6 +261,30 @@ impl<P: Protocol> Group<P> {
         member.wake = None;
     }
 
+    /// All crash and start again, and none is given a state.
+    pub fn restart_all_without_states(&mut self) {
+        let ids = 0..self.members.len() as u16;
+        ids.clone().for_each(|id| self.crash(id));
+        for id in ids {
+            self.start(id);
+            self.members[usize::from(id)].slow_state = true;
+        }
+    }
+
+    /// A member stands, by this timer and for two seconds, until there is a leader.
+    pub fn elect(&mut self, stands: u16, timer: P::Timer)
+    where
+        P::Timer: Copy,
+    {
+        for _ in 0..200 {
+            self.fire(stands, timer);
+            self.run(MS * 10);
+            if !self.leaders().is_empty() {
+                break;
+            }
+        }
+    }
+
     /// A member crashes again and again for half a minute, each time after it was `up` and takes
     /// part; it is `down` in between.
     pub fn crash_in_a_loop(

@@ -954,20 +954,8 @@ fn restart_of_all_needs_no_state_for_what_all_journals_have() {
         group.event(ahead, Event::Control(Control::CheckpointDue));
         group.settle();
         let executed = group.members[usize::from(ahead)].executed;
-        for id in 0..members as u16 {
-            group.crash(id);
-        }
-        for id in 0..members as u16 {
-            group.start(id);
-            group.members[usize::from(id)].slow_state = true;
-        }
-        for _ in 0..200 {
-            group.fire(stands, Timer::Election);
-            group.run(MS * 10);
-            if !group.leaders().is_empty() {
-                break;
-            }
-        }
+        group.restart_all_without_states();
+        group.elect(stands, Timer::Election);
         group.run(MS * 5000);
         assert_eq!(
             group.marked("state transfer chosen"),

@@ -471,20 +471,8 @@ fn restart_of_all_needs_no_state_for_what_all_journals_have() {
         }
         group.event(ahead, Event::Control(Control::CheckpointDue));
         group.settle();
-        for id in 0..members as u16 {
-            group.crash(id);
-        }
-        for id in 0..members as u16 {
-            group.start(id);
-            group.members[usize::from(id)].slow_state = true;
-        }
-        for _ in 0..200 {
-            group.fire(stands, Timer::Election);
-            group.run(MS * 10);
-            if !group.leaders().is_empty() {
-                break;
-            }
-        }
+        group.restart_all_without_states();
+        group.elect(stands, Timer::Election);
         group.run(MS * 3000);
         assert_eq!(group.marked("state transfer chosen"), 0);
         // Another candidate may win by the votes of the others.
