@@ -41,7 +41,8 @@ fn switch(cluster: &Cluster, id: usize, request: ChangeRequest) -> Result<Change
 
 /// Commands are executed once each, in every epoch, at every replica.
 fn continues(cluster: &Cluster, sum: &mut u64) {
-    for id in 0..cluster.replicas.len() {
+    let running = cluster.replicas.iter().enumerate();
+    for (id, _) in running.filter(|(_, replica)| replica.is_some()) {
         *sum += 1;
         assert_eq!(add(cluster, id), *sum, "replica {id}");
     }
@@ -57,10 +58,13 @@ fn started(count: usize, durability: Durability) -> (TempDir, Cluster, u64) {
 }
 
 fn restart_all(cluster: &mut Cluster) {
-    for replica in &mut cluster.replicas {
-        drop(replica.take());
+    let running = |cluster: &Cluster, id: &usize| cluster.replicas[*id].is_some();
+    let all = (0..cluster.replicas.len()).filter(|id| cluster.replicas[*id].is_some());
+    let all: Vec<_> = all.collect();
+    for id in &all {
+        drop(cluster.replicas[*id].take());
     }
-    for id in 0..cluster.replicas.len() {
+    for id in all {
         cluster.restart(id);
     }
 }
@@ -201,13 +205,10 @@ fn remove(cluster: &Cluster, asked: usize, id: u16) -> Result<ChangeReport, Stri
         remove: vec![id],
         ..ChangeRequest::default()
     };
+    let before = cluster.handle(asked).status().members;
     let report = switch(cluster, asked, request)?;
     let status = cluster.handle(asked).status();
-    assert_eq!(
-        status.members,
-        usize::from(id),
-        "the answer is true at once"
-    );
+    assert_eq!(status.members, before - 1, "the answer is true at once");
     Ok(report)
 }
 
@@ -345,14 +346,12 @@ fn cluster_grows_and_shrinks_by_one_member_at_a_time() {
         switch(&cluster, 3, to("nezha", &[])).unwrap();
         continues(&cluster, &mut sum);
 
-        let refused = remove(&cluster, 0, 2).unwrap_err();
-        assert!(refused.contains("replica 4"), "{refused}");
         let refused = remove(&cluster, 4, 4).unwrap_err();
         assert!(refused.contains("ask another one"), "{refused}");
-        for id in (3..5).rev() {
+        for (id, left) in [(1, 4), (4, 3)] {
             let report = remove(&cluster, 0, id as u16).unwrap();
-            assert_eq!(report.members.len(), id);
-            let removed = cluster.replicas.pop().unwrap().unwrap().join();
+            assert_eq!(report.members.len(), left);
+            let removed = cluster.replicas[id].take().unwrap().join();
             assert_eq!(removed.exit_code(), 7, "{removed}");
             assert!(
                 removed.to_string().contains("no member any more"),

@@ -533,9 +533,12 @@ mod tests {
 
     #[test]
     fn route_of_newest_view_names_members_left_out_and_silent() {
-        let old = json!({"id": 1, "view": 1, "committed": 9, "members": 4, "route": [0, 1, 2, 3]});
-        let new = json!({"id": 2, "view": 2, "committed": 7, "members": 4, "route": [2, 3, 0]});
-        let other = json!({"id": 3, "view": 5, "committed": 7, "members": 4, "route": []});
+        let rows: Vec<_> = (0..4)
+            .map(|id| json!({"id": id, "role": "voter"}))
+            .collect();
+        let old = json!({"id": 1, "view": 1, "committed": 9, "rows": rows, "route": [0, 1, 2, 3]});
+        let new = json!({"id": 2, "view": 2, "committed": 7, "rows": rows, "route": [2, 3, 0]});
+        let other = json!({"id": 3, "view": 5, "committed": 7, "rows": rows, "route": []});
         assert_eq!(
             route(&[&old, &new, &other]).as_deref(),
             Some("route: 2 ─► 3 ─► 0   left out: 1   did not answer: 0")
