@@ -58,7 +58,6 @@ fn started(count: usize, durability: Durability) -> (TempDir, Cluster, u64) {
 }
 
 fn restart_all(cluster: &mut Cluster) {
-    let running = |cluster: &Cluster, id: &usize| cluster.replicas[*id].is_some();
     let all = (0..cluster.replicas.len()).filter(|id| cluster.replicas[*id].is_some());
     let all: Vec<_> = all.collect();
     for id in &all {
