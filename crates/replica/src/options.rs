@@ -66,9 +66,9 @@ pub fn size_option(value: &str, low: u64, high: u64, unit: &str) -> Result<usize
 ///
 /// ```
 /// # extern crate alloc;
+/// # mod protocol {
 /// # #[derive(Clone, Copy, Debug, Default, PartialEq)]
 /// # pub struct Planted;
-/// # mod protocol {
 /// use quintet_replica::Options;
 ///
 /// quintet_replica::options! {
@@ -80,7 +80,7 @@ pub fn size_option(value: &str, low: u64, high: u64, unit: &str) -> Result<usize
 ///         heartbeat: millis(1..=60_000) = 100,
 ///         /// the most messages that wait
 ///         window: count(1..=4096, "messages") = 64,
-///         planted: super::Planted,
+///         planted: Planted,
 ///     }
 ///     impl Options {
 ///         fn check(&self) -> Result<(), String> {
