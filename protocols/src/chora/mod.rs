@@ -83,7 +83,8 @@
 //! - C17. The log is trimmed below what everybody has committed, or by memory; who needs less
 //!   fetches a snapshot.
 //! - C18. Reads: see `reads.rs`. Plant `stale_read_paused_leader`.
-//! - C19. The coefficient of synchrony has the sign of Eq. 4; see `synchrony.rs`.
+//! - C19. The coefficient of synchrony has the sign of Eq. 4. A round is as long as the links to the
+//!   quickest majority need; the paper's is bound by the slowest replica. See `synchrony.rs`.
 //! - C20. The coordination timer also repeats votes asked for, VIEW-INIT, and questions for the
 //!   log, with back-off.
 //! - C21. A NACK rides on the pulse that proposes.
