@@ -7,6 +7,7 @@
 //! ```
 
 use alloc::{format, string::String};
+use core::time::Duration;
 
 /// Parses an option's value; for options of kind `parsed`.
 ///
@@ -47,6 +48,26 @@ pub fn number_option(value: &str, low: u64, high: u64, unit: &str) -> Result<u64
 pub fn size_option(value: &str, low: u64, high: u64, unit: &str) -> Result<usize, String> {
     let number = number_option(value, low, high, unit)?;
     usize::try_from(number).map_err(|_| format!("{number} {unit} do not fit this machine"))
+}
+
+/// Checks that a time is more than `times` times another; each is given with its option.
+///
+/// # Errors
+/// When it is not.
+pub fn check_longer(
+    (name, time): (&str, Duration),
+    times: u32,
+    (other, than): (&str, Duration),
+) -> Result<(), String> {
+    if time > than * times {
+        return Ok(());
+    }
+    let times = match times {
+        2 => "twice",
+        3 => "three times",
+        _ => "many times",
+    };
+    Err(format!("{name} must be more than {times} {other}"))
 }
 
 /// Declares a protocol's options: a struct with a field for each, and [`Options`](crate::Options)

@@ -24,9 +24,20 @@ pub struct PlantSpec {
 }
 
 /// Declares the injected bugs of a crate or protocol: an enum `Plant`, and a type `Planted` that
-/// knows which one is switched on. Both ask for the feature `plant` of the crate they are in.
+/// knows which one is switched on. Both ask for the feature `plant` of the crate they are in. After
+/// `of Replica;` the protocol's replica can ask whether a bug is injected.
 #[macro_export]
 macro_rules! plants {
+    (of $replica:path; $($plants:tt)*) => {
+        impl $replica {
+            /// Whether this bug is injected.
+            pub(super) fn planted(&self, plant: Plant) -> bool {
+                self.config.planted.is(plant)
+            }
+        }
+
+        $crate::plants! { $($plants)* }
+    };
     ($($plant:ident $name:literal $scenario:literal $campaign:literal $what:literal;)*) => {
         /// An injected bug.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

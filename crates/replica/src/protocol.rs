@@ -195,6 +195,34 @@ macro_rules! timers {
     };
 }
 
+/// The items of a [`Protocol`] that are alike in most: its types by their usual names, its injected
+/// bugs, and a fingerprint of all that it derives `Hash` for. `Record` and `ReplyHeader` are left.
+///
+/// | item | is |
+/// | --- | --- |
+/// | `Message`, `Summary`, `Timer`, `Frontend` | the type of that name |
+/// | `Promise`, `Options` | `Promised`, `Config` |
+/// | `PLANTS` | those of `Plant`, with the feature `plant` |
+#[macro_export]
+macro_rules! usual_items {
+    () => {
+        type Message = Message;
+        type Promise = Promised;
+        type Summary = Summary;
+        type Timer = Timer;
+        type Options = Config;
+        type Frontend = Frontend;
+
+        #[cfg(feature = "plant")]
+        const PLANTS: &'static [$crate::PlantSpec] = Plant::SPECS;
+
+        fn fingerprint(&self, mut hasher: &mut dyn ::core::hash::Hasher) -> bool {
+            ::core::hash::Hash::hash(self, &mut hasher);
+            true
+        }
+    };
+}
+
 impl Options for () {
     const SPECS: &'static [OptionSpec] = &[];
     fn set(&mut self, name: &str, _: &str) -> Result<(), String> {

@@ -4,6 +4,7 @@ use alloc::{
     format,
     string::{String, ToString},
 };
+use quintet_replica::check_longer;
 
 /// How linearizable reads are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,9 +71,8 @@ quintet_replica::options! {
             &[("read_patience_ms", "read_timeout_ms")];
 
         fn check(&self) -> Result<(), String> {
-            if self.suspect_timeout <= self.heartbeat * 2 {
-                return Err("suspect_timeout_ms must be more than twice heartbeat_ms".to_string());
-            }
+            let heartbeat = ("heartbeat_ms", self.heartbeat);
+            check_longer(("suspect_timeout_ms", self.suspect_timeout), 2, heartbeat)?;
             if self.election_timeout < self.suspect_timeout {
                 return Err("election_timeout_ms must be at least suspect_timeout_ms".to_string());
             }

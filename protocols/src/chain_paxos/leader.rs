@@ -215,21 +215,13 @@ impl ChainPaxos {
     /// Fills the slots above the commit point under this replica's new ballot (Alg. 4, l. 15-17).
     pub(super) fn propose_again(
         &mut self,
-        mut gathered: BTreeMap<Slot, Held<Entry>>,
+        gathered: BTreeMap<Slot, Held<Entry>>,
         ctx: &mut Context<'_, Self>,
     ) {
-        let last_gathered = gathered.last_key_value().map_or(Slot(0), |(slot, _)| *slot);
-        let end = self.log.end().max(last_gathered.next());
         let mut write = None;
-        let mut slot = self.log.committed().next();
-        while slot < end {
-            let own = self.log.get(slot).cloned();
-            let best = match (own, gathered.remove(&slot)) {
-                (Some(own), Some(other)) if other.ballot > own.ballot => Some(other),
-                (Some(own), _) => Some(own),
-                (None, other) => other,
-            };
-            let entry = best.map(|held| held.entry).unwrap_or_else(|| {
+        let merged = self.log.merged(gathered, true, |other, own| other > own);
+        for (slot, entry) in merged {
+            let entry = entry.unwrap_or_else(|| {
                 ctx.mark("gap filled with nothing");
                 Entry {
                     time: self.log.time_seen(),
@@ -237,7 +229,6 @@ impl ChainPaxos {
                 }
             });
             write = Some(self.append(slot, entry, ctx));
-            slot = slot.next();
         }
         if let Some(write) = write {
             self.vote_after(write);
@@ -440,7 +431,7 @@ impl ChainPaxos {
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
-        if lead.give_up_transfer(now, timeout) {
+        if lead.transfer.give_up(now, timeout) {
             ctx.mark("hand-off was not taken up");
             self.forward_all();
         }
@@ -482,7 +473,7 @@ impl ChainPaxos {
             return ctx.mark("nobody to hand leadership to");
         };
         ctx.mark("leadership handed off");
-        lead.transfer(now);
+        lead.hand_over(now);
         let ballot = self.ballots.promised();
         ctx.send(target, Lane::Control, &Message::Stand { ballot });
     }

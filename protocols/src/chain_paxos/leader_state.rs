@@ -5,7 +5,7 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     ReplicaId, ReplicaSet, Slot, Time,
-    parts::{RequestQueue, Window},
+    parts::{RequestQueue, Transfer, Window},
 };
 
 /// What a joiner has been sent.
@@ -70,7 +70,7 @@ pub(super) struct LeaderState {
     /// Members that report that they could not lead.
     unable: ReplicaSet,
     /// Leadership is being transferred since then.
-    transferring: Option<Time>,
+    pub transfer: Transfer,
 }
 
 impl LeaderState {
@@ -86,7 +86,7 @@ impl LeaderState {
             tail_held: Slot(0),
             unwanted: ReplicaSet::EMPTY,
             unable: ReplicaSet::EMPTY,
-            transferring: None,
+            transfer: Transfer::default(),
         }
     }
 
@@ -140,19 +140,13 @@ impl LeaderState {
     }
 
     pub const fn is_transferring(&self) -> bool {
-        self.transferring.is_some()
+        self.transfer.has_begun()
     }
 
     /// Another replica is asked to lead. The owners of queued requests send them to it.
-    pub fn transfer(&mut self, now: Time) {
-        self.transferring = Some(now);
+    pub fn hand_over(&mut self, now: Time) {
+        self.transfer.begin(now);
         self.queue.drop_waiting();
-    }
-
-    /// Leads on when the transfer has taken longer than this. True when it did.
-    pub fn give_up_transfer(&mut self, now: Time, timeout: Duration) -> bool {
-        let over = |since: &mut Time| now.since(*since) > timeout;
-        self.transferring.take_if(over).is_some()
     }
 
     pub fn digest(&self) -> u64 {

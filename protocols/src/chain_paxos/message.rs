@@ -67,11 +67,6 @@ pub enum Message {
     Request(Request),
     /// A replica's word on a request that it could not take.
     Taken(Receipt),
-    /// Batches on their way to the leader.
-    Forward {
-        /// The batches, in the order in which they came.
-        batches: Vec<Bytes>,
-    },
     /// Consecutive entries on their way down the chain; without entries, news and heartbeat.
     Accept {
         /// See there.
@@ -204,7 +199,14 @@ pub enum Message {
         /// The same.
         stamp: u64,
     },
+    /// Batches on their way to the leader.
+    Forward {
+        /// The batches, in the order in which they came.
+        batches: Vec<Bytes>,
+    },
 }
+
+request_message!(Message);
 
 wire! {
     struct Round { number, end, path, looped, looped_by, asked as Short }
@@ -214,8 +216,6 @@ wire! {
         ballot, committed, everywhere, loop_micros, turn as OrNone, round, votes,
     }
 }
-
-request_message!(Message);
 
 wire! {
     enum Message {

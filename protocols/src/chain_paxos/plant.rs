@@ -2,6 +2,8 @@
 //! must find. Without the feature `plant` all of this is constant false.
 
 quintet_replica::plants! {
+    of super::ChainPaxos;
+
     PaperReadRule "paper_read_rule" 0 ""
         "a read is answered when something new has come round, from what is executed by then (§4)";
     ReadServedAtOnce "read_served_at_once" 0 ""

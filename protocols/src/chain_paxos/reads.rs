@@ -52,7 +52,7 @@ impl ChainPaxos {
         }
         let (round, end) = (self.agreement.round().number, self.log.end());
         self.reads.push(key, batch, round, end, ctx.arrived());
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
     }
 
     /// Runs the reads that may run: that many, and what this moment has room for besides; says when

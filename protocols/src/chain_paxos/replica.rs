@@ -62,26 +62,17 @@ pub struct ChainPaxos {
     pub(super) requests: KeptRequests,
     pub(super) reads: Reads,
     pub(super) share: Share,
-    housekeeping: Housekeeping,
+    pub(super) housekeeping: Housekeeping<Timer>,
 }
 
 impl ChainPaxos {
-    /// Whether this bug is injected.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
-
-    pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping.arm(Timer::Housekeeping, ctx);
-    }
-
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         self.housekeeping.fired();
         self.requests.expire(ctx.now());
         self.reads.expire(ctx.now());
         self.reads.ask_again();
         if !self.requests.is_empty() || !self.reads.is_empty() {
-            self.arm_housekeeping(ctx);
+            self.housekeeping.arm(ctx);
         }
     }
 
@@ -103,13 +94,150 @@ impl ChainPaxos {
             ctx.mark("peer came back in a new life");
         }
     }
+}
 
-    fn on_replica_message(
+impl Protocol for ChainPaxos {
+    quintet_replica::usual_items!();
+    type Record = Record;
+    type ReplyHeader = ();
+
+    const RESUMES_WITHIN: Duration = Duration::from_secs(3);
+    const BRANCHES: &'static [&'static str] = &[
+        "acknowledged from elsewhere than the tail",
+        "asks the leader for what is missing",
+        "chain changed",
+        "decided as accepted under an earlier ballot",
+        "does not stand without its state",
+        "election won",
+        "entries sent again",
+        "first leader",
+        "forgot what it had accepted",
+        "gap in the chain",
+        "goes on ahead of its state",
+        "ignored: forgot",
+        "ignored: old ballot",
+        "ignored: vote for another ballot",
+        "leader adds itself",
+        "leader lost its majority",
+        "leader stepped down",
+        "leadership handed off",
+        "next in the chain suspected",
+        "peer came back in a new life",
+        "pre-vote refused",
+        "re-admission proposed",
+        "re-admitted",
+        "read refused: it joins",
+        "recovered",
+        "removal proposed",
+        "removal would leave no quorum",
+        "removed although it is heard",
+        "removed from the chain behind this one",
+        "rounds do not pass a link",
+        "slow replica moved behind the tail",
+        "stands by hand-off",
+        "state transfer chosen",
+        "suspicion about one that is heard",
+        "the next one needs trimmed entries",
+        "the next one needs what is missing here",
+    ];
+
+    const INFO: Info = Info {
+        name: "chain_paxos",
+        paper: "Fouto, Preguiça, Leitão, High Throughput Replication with Integrated Membership \
+                Management, USENIX ATC 2022",
+        best_at: "large values on narrow links, and many reads: each replica sends every value \
+                  once and answers reads from its own state",
+        tolerates: "crashes, loss and partitions of a minority; the chain closes around them",
+        stable: true,
+        replicas_min: 1,
+    };
+
+    fn new(setup: Setup<Config>) -> Self {
+        let me = Member::new(&setup);
+        let ballot_first = Ballot {
+            round: 1,
+            owner: setup.epoch.leader_first,
+        };
+        let members = me.members();
+        Self {
+            peers: Peers::new(&me),
+            me,
+            config: setup.options,
+            ballots: Ballots::new(ballot_first),
+            log: AcceptorLog::default(),
+            catch_up: CatchUp::default(),
+            chain: ChainState::new(members),
+            downstream: Downstream::default(),
+            agreement: Agreement::new(members),
+            role: Role::Follower,
+            leader: LeaderWatch::default(),
+            requests: KeptRequests::default(),
+            reads: Reads::default(),
+            share: Share::default(),
+            housekeeping: Housekeeping::new(Timer::Housekeeping),
+        }
+    }
+
+    fn on_start(
         &mut self,
-        from: ReplicaId,
-        message: Message,
+        recovered: Recovered<Promised, Record, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
+        self.leader.received(ctx.now());
+        self.peers.start(ctx.now());
+        self.reads.start(ctx.random());
+        let Recovered {
+            first_boot, forgot, ..
+        } = recovered;
+        if !self.restore(recovered) {
+            return ctx.halt_damaged();
+        }
+        if forgot {
+            let votes = self.planted(Plant::ReplacedLifeCounts);
+            self.catch_up.lose_state(votes);
+            ctx.mark("forgot what it had accepted");
+            if !self.me.can_recover() {
+                return self.me.halt_lost(ctx);
+            }
+        }
+        self.rework(ctx);
+        // What an earlier life of this replica voted no longer counts here.
+        let vote = Vote {
+            life: self.me.incarnation(),
+            upto: Slot(0),
+        };
+        self.agreement.raise(self.me.id(), vote);
+        self.vote();
+        self.execute(ctx);
+        if self.hollow() {
+            let base = self.catch_up.gap_end().unwrap_or_default();
+            self.fetch_state(base.max(self.log.first().previous()), ctx);
+        }
+        ctx.set_timer(Timer::Beat, self.config.heartbeat);
+        if first_boot
+            && self.me.id() == self.ballots.first().owner
+            && self.ballots.promised() < self.ballots.first()
+        {
+            // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
+            // proposed under it, so no later start can take this branch.
+            self.raise_promise(self.ballots.first(), ctx);
+            self.role = Role::Candidate(PhaseOne::first(self.me.members()), None);
+        } else {
+            self.arm_election(ctx);
+        }
+    }
+
+    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
+        let takes = self.takes_all();
+        let rejects = |level| level != Level::Stale && !takes;
+        match admit(from, message, rejects, ctx) {
+            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
+            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
+            None => {}
+        }
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
         self.peers.received(from, ctx.arrived());
         match message {
             Message::Accept {
@@ -186,160 +314,6 @@ impl ChainPaxos {
                 ctx.mark("ignored: not a replica's message");
             }
         }
-    }
-}
-
-impl Protocol for ChainPaxos {
-    type Message = Message;
-    type Promise = Promised;
-    type Record = Record;
-    type Summary = Summary;
-    type ReplyHeader = ();
-    type Timer = Timer;
-    type Options = Config;
-    type Frontend = Frontend;
-
-    const RESUMES_WITHIN: Duration = Duration::from_secs(3);
-    const BRANCHES: &'static [&'static str] = &[
-        "acknowledged from elsewhere than the tail",
-        "asks the leader for what is missing",
-        "chain changed",
-        "decided as accepted under an earlier ballot",
-        "does not stand without its state",
-        "election won",
-        "entries sent again",
-        "first leader",
-        "forgot what it had accepted",
-        "gap in the chain",
-        "goes on ahead of its state",
-        "ignored: forgot",
-        "ignored: old ballot",
-        "ignored: vote for another ballot",
-        "leader adds itself",
-        "leader lost its majority",
-        "leader stepped down",
-        "leadership handed off",
-        "next in the chain suspected",
-        "peer came back in a new life",
-        "pre-vote refused",
-        "re-admission proposed",
-        "re-admitted",
-        "read refused: it joins",
-        "recovered",
-        "removal proposed",
-        "removal would leave no quorum",
-        "removed although it is heard",
-        "removed from the chain behind this one",
-        "rounds do not pass a link",
-        "slow replica moved behind the tail",
-        "stands by hand-off",
-        "state transfer chosen",
-        "suspicion about one that is heard",
-        "the next one needs trimmed entries",
-        "the next one needs what is missing here",
-    ];
-
-    const INFO: Info = Info {
-        name: "chain_paxos",
-        paper: "Fouto, Preguiça, Leitão, High Throughput Replication with Integrated Membership \
-                Management, USENIX ATC 2022",
-        best_at: "large values on narrow links, and many reads: each replica sends every value \
-                  once and answers reads from its own state",
-        tolerates: "crashes, loss and partitions of a minority; the chain closes around them",
-        stable: true,
-        replicas_min: 1,
-    };
-
-    #[cfg(feature = "plant")]
-    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
-
-    fn new(setup: Setup<Config>) -> Self {
-        let me = Member::new(&setup);
-        let ballot_first = Ballot {
-            round: 1,
-            owner: setup.epoch.leader_first,
-        };
-        let members = me.members();
-        Self {
-            peers: Peers::new(&me),
-            me,
-            config: setup.options,
-            ballots: Ballots::new(ballot_first),
-            log: AcceptorLog::default(),
-            catch_up: CatchUp::default(),
-            chain: ChainState::new(members),
-            downstream: Downstream::default(),
-            agreement: Agreement::new(members),
-            role: Role::Follower,
-            leader: LeaderWatch::default(),
-            requests: KeptRequests::default(),
-            reads: Reads::default(),
-            share: Share::default(),
-            housekeeping: Housekeeping::default(),
-        }
-    }
-
-    fn on_start(
-        &mut self,
-        recovered: Recovered<Promised, Record, Summary>,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        self.leader.received(ctx.now());
-        self.peers.start(ctx.now());
-        self.reads.start(ctx.random());
-        let Recovered {
-            first_boot, forgot, ..
-        } = recovered;
-        if !self.restore(recovered) {
-            return ctx.halt_damaged();
-        }
-        if forgot {
-            let votes = self.planted(Plant::ReplacedLifeCounts);
-            self.catch_up.lose_state(votes);
-            ctx.mark("forgot what it had accepted");
-            if !self.me.can_recover() {
-                return self.me.halt_lost(ctx);
-            }
-        }
-        self.rework(ctx);
-        // What an earlier life of this replica voted no longer counts here.
-        let vote = Vote {
-            life: self.me.incarnation(),
-            upto: Slot(0),
-        };
-        self.agreement.raise(self.me.id(), vote);
-        self.vote();
-        self.execute(ctx);
-        if self.hollow() {
-            let base = self.catch_up.gap_end().unwrap_or_default();
-            self.fetch_state(base.max(self.log.first().previous()), ctx);
-        }
-        ctx.set_timer(Timer::Beat, self.config.heartbeat);
-        if first_boot
-            && self.me.id() == self.ballots.first().owner
-            && self.ballots.promised() < self.ballots.first()
-        {
-            // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
-            // proposed under it, so no later start can take this branch.
-            self.raise_promise(self.ballots.first(), ctx);
-            self.role = Role::Candidate(PhaseOne::first(self.me.members()), None);
-        } else {
-            self.arm_election(ctx);
-        }
-    }
-
-    fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
-        let takes = self.takes_all();
-        let rejects = |level| level != Level::Stale && !takes;
-        match admit(from, message, rejects, ctx) {
-            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
-            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
-            None => {}
-        }
-    }
-
-    fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
-        self.on_replica_message(from, message, ctx);
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
@@ -530,11 +504,6 @@ impl Protocol for ChainPaxos {
             self.reads.len() as u64,
         ];
         digest(DIGEST_BASIS, 23, &words)
-    }
-
-    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        core::hash::Hash::hash(self, &mut hasher);
-        true
     }
 
     fn assert_invariants(&self) {

@@ -28,7 +28,7 @@ impl ChainPaxos {
         {
             return;
         }
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
         match &mut self.role {
             Role::Leader(lead) => lead.queue.push(key, batch),
             _ => self.requests.pass_on(batch),

@@ -1,11 +1,8 @@
 //! Options of Chora.
 
-use alloc::{
-    format,
-    string::{String, ToString},
-};
+use alloc::{format, string::String};
 use core::time::Duration;
-use quintet_replica::size_option;
+use quintet_replica::{check_longer, size_option};
 
 /// What drives a replica to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,10 +120,8 @@ quintet_replica::options! {
             &[("suspect_ms", "suspect_timeout_ms")];
 
         fn check(&self) -> Result<(), String> {
-            if self.suspect_timeout > self.heartbeat * 2 {
-                return Ok(());
-            }
-            Err("suspect_timeout_ms must be more than twice heartbeat_ms".to_string())
+            let heartbeat = ("heartbeat_ms", self.heartbeat);
+            check_longer(("suspect_timeout_ms", self.suspect_timeout), 2, heartbeat)
         }
     }
 }

@@ -153,11 +153,6 @@ pub enum Message {
     Request(Request),
     /// A replica's word on a request that it could not take.
     Taken(Receipt),
-    /// Batches on their way to a proposer.
-    Forward {
-        /// The batches, in the order in which they came.
-        batches: Vec<Bytes>,
-    },
     /// See [`Pulse`].
     Pulse(Pulse),
     /// Vote for me in this view (VIEW-CHANGE-REQUEST).
@@ -234,7 +229,14 @@ pub enum Message {
         /// How many executions must have been carried out.
         executed: Slot,
     },
+    /// Batches on their way to a proposer.
+    Forward {
+        /// The batches, in the order in which they came.
+        batches: Vec<Bytes>,
+    },
 }
+
+request_message!(Message);
 
 /// The parts of a pulse that it need not have.
 const HAS_SKIP: u8 = 1;
@@ -357,8 +359,6 @@ impl Wire for Pulse {
         Ok(pulse)
     }
 }
-
-request_message!(Message);
 
 wire! {
     enum Message {

@@ -2,6 +2,8 @@
 //! all of this is constant false.
 
 quintet_replica::plants! {
+    of super::Chora;
+
     MinorityCommits "minority_commits" 0 ""
         "one acknowledgement fewer than a majority commits";
     InitBeforePrefix "init_before_prefix" 0 "transcript"

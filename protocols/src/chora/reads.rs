@@ -30,7 +30,7 @@ impl Chora {
             self.proposer.want_noop();
         }
         self.reads.push(key, batch, target, ctx.arrived());
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
     }
 
     /// The view has begun: what waits is aimed at it.

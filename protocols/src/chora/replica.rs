@@ -56,26 +56,17 @@ pub struct Chora {
     pub(super) catch_up: CatchUp,
     pub(super) relay: Relay,
     pub(super) reads: ReadQueue,
-    housekeeping: Housekeeping,
+    pub(super) housekeeping: Housekeeping<Timer>,
 }
 
 impl Chora {
-    /// Whether this bug is injected.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
-
-    pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping.arm(Timer::Housekeeping, ctx);
-    }
-
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         self.housekeeping.fired();
         self.relay.kept.expire(ctx.now());
         self.reads.expire(ctx.now());
         self.repeat_reads(ctx);
         if !self.relay.kept.is_empty() || !self.reads.is_empty() {
-            self.arm_housekeeping(ctx);
+            self.housekeeping.arm(ctx);
         }
     }
 
@@ -122,14 +113,9 @@ impl Chora {
 }
 
 impl Protocol for Chora {
-    type Message = Message;
-    type Promise = Promised;
+    quintet_replica::usual_items!();
     type Record = Record;
-    type Summary = Summary;
     type ReplyHeader = ();
-    type Timer = Timer;
-    type Options = Config;
-    type Frontend = Frontend;
 
     const BRANCHES: &'static [&'static str] = &[
         "asks for missing proposals",
@@ -157,8 +143,6 @@ impl Protocol for Chora {
         stable: true,
         replicas_min: 1,
     };
-    #[cfg(feature = "plant")]
-    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     fn new(setup: Setup<Config>) -> Self {
         let me = Member::new(&setup);
@@ -197,7 +181,7 @@ impl Protocol for Chora {
             catch_up: CatchUp::default(),
             relay: Relay::default(),
             reads: ReadQueue::new(),
-            housekeeping: Housekeeping::default(),
+            housekeeping: Housekeeping::new(Timer::Housekeeping),
         }
     }
 
@@ -266,7 +250,51 @@ impl Protocol for Chora {
 
     fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
         let began = self.pulse.is_timed().then(|| ctx.now());
-        self.on_replica_message(from, message, ctx);
+        self.peers[from.index()].contact.received(ctx.arrived());
+        match message {
+            Message::Pulse(pulse) => {
+                self.meet(from, pulse.incarnation, ctx);
+                self.on_pulse(from, pulse, ctx);
+            }
+            Message::ViewRequest {
+                view,
+                incarnation,
+                last_slot,
+                last_view,
+            } => {
+                self.meet(from, incarnation, ctx);
+                self.on_view_request(from, view, (last_slot, last_view), ctx);
+            }
+            Message::Vote { view, incarnation } => {
+                self.meet(from, incarnation, ctx);
+                self.on_vote(from, view, incarnation, ctx);
+            }
+            Message::Init { init, runs } => self.on_init(from, init, &runs, ctx),
+            Message::Fetch { view, from: slot } => self.on_fetch(from, view, slot, ctx),
+            Message::Entries {
+                view,
+                first,
+                before,
+                init,
+                committed,
+                last,
+                entries,
+            } => {
+                let (at, upto) = ((view, first, before), (committed, last));
+                self.on_entries(from, at, init, upto, entries, ctx);
+            }
+            Message::Trimmed {
+                view,
+                first,
+                executed,
+            } => self.on_trimmed(from, view, first, executed, ctx),
+            Message::Forward { batches } => self.on_forward(batches, ctx),
+            Message::ReadAsk { view, round } => self.on_read_ask(from, view, round, ctx),
+            Message::ReadOk { round, executed } => self.on_read_ok(round, executed, ctx),
+            Message::Request(_) | Message::Taken(_) => {
+                ctx.mark("ignored: not a replica's message");
+            }
+        }
         if let Some(began) = began {
             self.pulse.synchrony.processed(ctx.now().since(began));
         }
@@ -439,11 +467,6 @@ impl Protocol for Chora {
             self.pulse.rounds.round(),
         ];
         digest(DIGEST_BASIS, 0, &words)
-    }
-
-    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        core::hash::Hash::hash(self, &mut hasher);
-        true
     }
 
     fn assert_invariants(&self) {

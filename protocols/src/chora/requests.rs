@@ -49,7 +49,7 @@ impl Chora {
         if !self.relay.kept.take(key, &batch, bytes_max, ctx) {
             return;
         }
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
         if self.proposer.proposes() {
             self.proposer.queue.push(key, batch);
         } else {

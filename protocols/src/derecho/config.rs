@@ -5,6 +5,7 @@ use alloc::{
     format,
     string::{String, ToString},
 };
+use quintet_replica::check_longer;
 
 /// When a member executes what it has received (§3.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,9 +99,8 @@ quintet_replica::options! {
             &[("sluggish_ms", "slow_member_ms")];
 
         fn check(&self) -> Result<(), String> {
-            if self.suspect_timeout <= self.heartbeat * 2 {
-                return Err("suspect_timeout_ms must be more than twice heartbeat_ms".to_string());
-            }
+            let heartbeat = ("heartbeat_ms", self.heartbeat);
+            check_longer(("suspect_timeout_ms", self.suspect_timeout), 2, heartbeat)?;
             if self.restart_timeout < self.suspect_timeout {
                 return Err("restart_timeout_ms must be at least suspect_timeout_ms".to_string());
             }

@@ -32,8 +32,10 @@ const NULLS_MAX: u64 = 4096;
 
 impl Derecho {
     pub(super) fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        if (self.stream.relay).take(key, batch, self.config.queue_bytes, ctx) {
-            self.arm_housekeeping(ctx);
+        let (relay, bytes_max) = (&mut self.stream.relay, self.config.queue_bytes);
+        if relay.kept.take(key, &batch, bytes_max, ctx) {
+            relay.queue.push(key, batch);
+            self.housekeeping.arm(ctx);
         }
     }
 
@@ -43,7 +45,7 @@ impl Derecho {
             if self.stream.outgoing.len() >= self.config.window {
                 return ctx.mark("window full");
             }
-            let Some(next) = self.stream.relay.peek().map(Bytes::len) else {
+            let Some(next) = self.stream.relay.queue.peek().map(Bytes::len) else {
                 let behind = self.nulls_owed();
                 if behind == 0 {
                     return;
@@ -64,12 +66,12 @@ impl Derecho {
             }
             let bytes_max = self.config.batch_bytes_max.min(room).max(small);
             let (mut batches, mut bytes) = (Vec::new(), 0);
-            while let Some(batch) = self.stream.relay.peek() {
+            while let Some(batch) = self.stream.relay.queue.peek() {
                 if bytes > 0 && bytes + batch.len() > bytes_max {
                     break;
                 }
                 bytes += batch.len() + 4;
-                batches.extend(self.stream.relay.pop());
+                batches.extend(self.stream.relay.queue.pop());
             }
             let time = self.stream.log.next_time(ctx.clock().now);
             self.send(Item::Body(Body { time, batches }), ctx);

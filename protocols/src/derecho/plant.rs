@@ -2,6 +2,8 @@
 //! Without the feature `plant` all of this is constant false.
 
 quintet_replica::plants! {
+    of super::Derecho;
+
     DeliverBeforeAll "deliver_before_all_received" 0 ""
         "a message is delivered when a majority has it, not when all have";
     TrimRecomputed "trim_recomputed" 0

@@ -29,7 +29,7 @@ impl Derecho {
         if !(self.stream.reads).push(key, batch, target, bytes_max, ctx.arrived()) {
             return reject_read(key, ctx);
         }
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
     }
 
     /// The end of a turn: one barrier for all reads that came.

@@ -51,15 +51,10 @@ pub struct Derecho {
     pub(super) restart: RestartState,
     pub(super) sst: Rows,
     pub(super) stream: Stream,
-    housekeeping: Housekeeping,
+    pub(super) housekeeping: Housekeeping<Timer>,
 }
 
 impl Derecho {
-    /// Whether this bug is injected.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
-
     /// Writes the promise; what `act` says follows when it is durable.
     pub(super) fn save(&mut self, act: Act, ctx: &mut Context<'_, Self>) {
         self.membership.save(act, self.stream.log.sure(), ctx);
@@ -86,16 +81,12 @@ impl Derecho {
         }
     }
 
-    pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping.arm(Timer::Housekeeping, ctx);
-    }
-
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         self.housekeeping.fired();
-        self.stream.relay.expire(ctx.now());
+        self.stream.relay.kept.expire(ctx.now());
         self.stream.reads.expire(ctx.now());
-        if !self.stream.relay.is_empty() || !self.stream.reads.is_empty() {
-            self.arm_housekeeping(ctx);
+        if !self.stream.relay.kept.is_empty() || !self.stream.reads.is_empty() {
+            self.housekeeping.arm(ctx);
         }
     }
 
@@ -129,14 +120,9 @@ impl Derecho {
 }
 
 impl Protocol for Derecho {
-    type Message = Message;
-    type Promise = Promised;
+    quintet_replica::usual_items!();
     type Record = Entry;
-    type Summary = Summary;
     type ReplyHeader = ();
-    type Timer = Timer;
-    type Options = Config;
-    type Frontend = Frontend;
 
     const INFO: Info = Info {
         name: "derecho",
@@ -151,9 +137,6 @@ impl Protocol for Derecho {
     };
 
     const NEEDS_STREAMS: bool = true;
-
-    #[cfg(feature = "plant")]
-    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[
@@ -189,7 +172,7 @@ impl Protocol for Derecho {
             stream: Stream::new(members),
             me,
             config,
-            housekeeping: Housekeeping::default(),
+            housekeeping: Housekeeping::new(Timer::Housekeeping),
         }
     }
 
@@ -223,7 +206,61 @@ impl Protocol for Derecho {
     }
 
     fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
-        self.on_replica_message(from, message, ctx);
+        self.failures.heard(from, ctx.arrived());
+        if self.membership.phase() == Phase::Starting {
+            return;
+        }
+        match message {
+            Message::Bulk { view, .. } | Message::Block { view, .. } if !self.active_in(view) => {
+                self.wait_for_view(from, view, message);
+            }
+            Message::Bulk { index, body, .. } => self.on_bulk(from, index, body.into_bytes()),
+            Message::Block {
+                number,
+                large,
+                block,
+                bytes,
+                ..
+            } => self.on_block(from, number, large, (block, bytes), ctx),
+            Message::Join(join) => self.on_join(from, join, ctx),
+            Message::Views { views, active } => self.on_views(from, views, active, ctx),
+            Message::Fetch { view, have, upto } => self.on_fetch(from, view, have, upto, ctx),
+            Message::Tail {
+                view,
+                first,
+                sure,
+                entries,
+            } => self.on_tail(from, view, (first, sure), entries, ctx),
+            Message::Behind { at_least } => self.on_behind(at_least, ctx),
+            Message::Prepare { view, ballot } => self.on_prepare(from, view, ballot, ctx),
+            Message::Promise {
+                view,
+                ballot,
+                member,
+                complete,
+                end,
+                accepted,
+            } => {
+                let answer = Answer {
+                    member,
+                    complete,
+                    end,
+                    accepted,
+                };
+                if member.id == from {
+                    self.on_promise((view, ballot), answer, ctx);
+                }
+            }
+            Message::Accept {
+                view,
+                proposal,
+                source,
+            } => self.on_accept(from, view, proposal, source, ctx),
+            Message::Accepted { view, ballot } => self.on_accepted(from, view, ballot, ctx),
+            Message::Request(_) | Message::Taken(_) => {
+                ctx.mark("ignored: not a replica's message");
+            }
+        }
     }
 
     fn on_put(&mut self, from: ReplicaId, offset: u32, words: &[u64], ctx: &mut Context<'_, Self>) {
@@ -375,7 +412,7 @@ impl Protocol for Derecho {
             ("delivered", stream.order.delivered().to_string()),
             ("log_first", stream.log.first().to_string()),
             ("log_bytes", stream.log.bytes().to_string()),
-            ("requests", stream.relay.len().to_string()),
+            ("requests", stream.relay.kept.len().to_string()),
             ("reads", stream.reads.len().to_string()),
             ("unacknowledged", stream.outgoing.len().to_string()),
             ("block_bytes", stream.rdmc.bytes().to_string()),
@@ -424,17 +461,12 @@ impl Protocol for Derecho {
             stream.outgoing.sent(),
             membership.suspected().0 as u64,
             stream.log.time_seen().0,
-            stream.relay.len() as u64,
-            stream.relay.bytes() as u64,
+            stream.relay.kept.len() as u64,
+            stream.relay.kept.bytes() as u64,
             stream.reads.len() as u64,
             self.failures.digest(),
         ];
         digest(self.sst.digest(self.me.id()), 23, &words)
-    }
-
-    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        core::hash::Hash::hash(self, &mut hasher);
-        true
     }
 
     fn assert_invariants(&self) {
@@ -483,68 +515,5 @@ impl Derecho {
 
     fn active_in(&self, view: u64) -> bool {
         self.membership.is_active() && self.membership.number() == view
-    }
-
-    pub(super) fn on_replica_message(
-        &mut self,
-        from: ReplicaId,
-        message: Message,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        self.failures.heard(from, ctx.arrived());
-        if self.membership.phase() == Phase::Starting {
-            return;
-        }
-        match message {
-            Message::Bulk { view, .. } | Message::Block { view, .. } if !self.active_in(view) => {
-                self.wait_for_view(from, view, message);
-            }
-            Message::Bulk { index, body, .. } => self.on_bulk(from, index, body.into_bytes()),
-            Message::Block {
-                number,
-                large,
-                block,
-                bytes,
-                ..
-            } => self.on_block(from, number, large, (block, bytes), ctx),
-            Message::Join(join) => self.on_join(from, join, ctx),
-            Message::Views { views, active } => self.on_views(from, views, active, ctx),
-            Message::Fetch { view, have, upto } => self.on_fetch(from, view, have, upto, ctx),
-            Message::Tail {
-                view,
-                first,
-                sure,
-                entries,
-            } => self.on_tail(from, view, (first, sure), entries, ctx),
-            Message::Behind { at_least } => self.on_behind(at_least, ctx),
-            Message::Prepare { view, ballot } => self.on_prepare(from, view, ballot, ctx),
-            Message::Promise {
-                view,
-                ballot,
-                member,
-                complete,
-                end,
-                accepted,
-            } => {
-                let answer = Answer {
-                    member,
-                    complete,
-                    end,
-                    accepted,
-                };
-                if member.id == from {
-                    self.on_promise((view, ballot), answer, ctx);
-                }
-            }
-            Message::Accept {
-                view,
-                proposal,
-                source,
-            } => self.on_accept(from, view, proposal, source, ctx),
-            Message::Accepted { view, ballot } => self.on_accepted(from, view, ballot, ctx),
-            Message::Request(_) | Message::Taken(_) => {
-                ctx.mark("ignored: not a replica's message");
-            }
-        }
     }
 }

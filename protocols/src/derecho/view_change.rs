@@ -17,7 +17,7 @@ use super::{
     transfers::Transfers,
 };
 use alloc::vec::Vec;
-use quintet_replica::{Context, Lane, ReplicaId, ReplicaSet, Slot};
+use quintet_replica::{Context, Lane, Protocol as _, ReplicaId, ReplicaSet, Slot};
 
 impl Derecho {
     pub(super) fn on_beat(&mut self, ctx: &mut Context<'_, Self>) {
@@ -382,7 +382,7 @@ impl Derecho {
         self.catch_up.begin();
         self.failures.begin(now);
         for (from, message) in early {
-            self.on_replica_message(from, message, ctx);
+            self.on_message(from, message, ctx);
         }
         if !self.membership.suspected().is_empty() {
             self.show_suspected(ctx);

@@ -1,6 +1,7 @@
 //! Options of Mencius.
 
-use alloc::string::{String, ToString};
+use alloc::string::String;
+use quintet_replica::check_longer;
 
 quintet_replica::options! {
     /// Options of Mencius; what stands above each is what `quintet protocols` prints.
@@ -34,10 +35,8 @@ quintet_replica::options! {
             &[("suspect_ms", "suspect_timeout_ms")];
 
         fn check(&self) -> Result<(), String> {
-            if self.suspect_timeout > self.heartbeat * 2 {
-                return Ok(());
-            }
-            Err("suspect_timeout_ms must be more than twice heartbeat_ms".to_string())
+            let heartbeat = ("heartbeat_ms", self.heartbeat);
+            check_longer(("suspect_timeout_ms", self.suspect_timeout), 2, heartbeat)
         }
     }
 }

@@ -62,6 +62,7 @@ mod requests;
 mod revoke;
 
 // Its parts: each has private fields and knows nothing of the replica.
+mod catch_up;
 mod config;
 mod leases;
 mod log;
@@ -73,7 +74,6 @@ mod plant;
 mod read_queue;
 mod relay;
 mod revocations;
-mod state_loss;
 mod turns;
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! all of this is constant false.
 
 quintet_replica::plants! {
+    of super::Mencius;
+
     MinorityDecides "minority_decides" 0 ""
         "an owner decides with one vote fewer than a majority";
     PromiseIgnored "promise_ignored" 0 ""

@@ -32,7 +32,7 @@ impl Mencius {
         }
         let (target, asks) = (self.own.next(), self.relay.to().is_some());
         self.reads.push(key, batch, target, asks, ctx.arrived());
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
     }
 
     /// A bypassed peer reads: like a read of a frontend that comes now, but that the peer executes.
@@ -41,7 +41,7 @@ impl Mencius {
         if self.recovery.is_some() || !self.reads.push_question(id, round, target, now) {
             return ctx.mark("ignored: question of a read");
         }
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
     }
 
     /// The answer: what came before the question was sent may be read there.

@@ -14,7 +14,7 @@
 //! the replica that counts of the new life, and a vote of the earlier life counts no more. So no
 //! lost vote helps to decide anything that this replica does not hold.
 
-use super::{Mencius, Message, state_loss::StateLoss};
+use super::{Mencius, Message, catch_up::CatchUp};
 use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Slot, parts::Observed};
 
 impl Mencius {
@@ -23,7 +23,7 @@ impl Mencius {
             return self.me.halt_lost(ctx);
         }
         ctx.mark("recovers what it forgot");
-        self.recovery = Some(StateLoss::new(ctx.random(), self.me.members()));
+        self.recovery = Some(CatchUp::new(ctx.random(), self.me.members()));
         self.ask_to_recover(ctx);
     }
 
@@ -31,8 +31,8 @@ impl Mencius {
         let Some(recovery) = &self.recovery else {
             return;
         };
-        let to = recovery.unanswered(self.me.others());
-        let (incarnation, nonce) = (self.me.incarnation(), recovery.nonce());
+        let to = recovery.loss().unanswered(self.me.others());
+        let (incarnation, nonce) = (self.me.incarnation(), recovery.loss().nonce());
         ctx.multicast(to, Lane::Control, &Message::Recover { incarnation, nonce });
     }
 
@@ -40,9 +40,11 @@ impl Mencius {
     pub(super) fn watch_recovery(&mut self, ctx: &mut Context<'_, Self>) {
         self.ask_to_recover(ctx);
         let lost = 1 + self.peers.lost();
-        if let Some(recovery) = &mut self.recovery
-            && recovery.too_many_lost(lost, &self.me, ctx.now()) > self.config.suspect_timeout * 4
-        {
+        let Some(recovery) = &mut self.recovery else {
+            return;
+        };
+        recovery.are_lost(lost, &self.me, ctx.now());
+        if (recovery.loss()).is_lost(ctx.now(), self.config.suspect_timeout * 4) {
             self.me.halt_lost(ctx);
         }
     }
@@ -72,7 +74,7 @@ impl Mencius {
         let Some(recovery) = &mut self.recovery else {
             return;
         };
-        if recovery.nonce() != nonce {
+        if recovery.loss().nonce() != nonce {
             return ctx.mark("ignored: answer to another question");
         }
         if recovery.on_answer(from, last, self.me.majority()) {
@@ -83,7 +85,7 @@ impl Mencius {
     }
 
     pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(upto) = self.recovery.as_ref().and_then(StateLoss::upto) else {
+        let Some(upto) = self.recovery.as_ref().and_then(CatchUp::upto) else {
             return;
         };
         if upto <= self.log.committed() {

@@ -10,13 +10,14 @@
 use alloc::{collections::BTreeSet, vec::Vec};
 use quintet_replica::{
     Bytes, Context, Protocol, ReplicaId, Time,
-    parts::{KeptRequests, RequestKey, RequestMessage, RequestQueue, request_key},
+    parts::{KeptRequests, RequestKey, RequestQueue, request_key},
 };
 
 /// See the module.
 #[derive(Default, Hash)]
 pub(super) struct Relay {
-    kept: KeptRequests,
+    /// Those of this replica's frontends.
+    pub kept: KeptRequests,
     queue: RequestQueue,
     /// Batches of others that have not been executed: each is suggested until it is.
     forwarded: BTreeSet<RequestKey>,
@@ -39,35 +40,8 @@ impl Relay {
         now < self.leaving_until
     }
 
-    /// How many requests of frontends are kept.
-    pub fn len(&self) -> usize {
-        self.kept.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
-    }
-
-    pub fn expire(&mut self, now: Time) {
-        self.kept.expire(now);
-    }
-
-    /// A frontend's request is to be ordered, unless too many wait. True when it will be.
-    pub fn take<P: Protocol<Message: RequestMessage>>(
-        &mut self,
-        key: RequestKey,
-        batch: Bytes,
-        bytes_max: usize,
-        ctx: &mut Context<'_, P>,
-    ) -> bool {
-        let taken = self.kept.take(key, &batch, bytes_max, ctx);
-        if taken {
-            self.order(key, batch);
-        }
-        taken
-    }
-
-    fn order(&mut self, key: RequestKey, batch: Bytes) {
+    /// A frontend's request is to be ordered, here or by another.
+    pub fn order(&mut self, key: RequestKey, batch: Bytes) {
         match self.to {
             Some(_) => self.kept.pass_on(batch),
             None => self.queue.push(key, batch),
@@ -86,7 +60,7 @@ impl Relay {
         };
         self.queue.finished(key);
         if self.forwarded.contains(&key) {
-            // The member that forwarded it counts on this one: it is never passed on.
+            // The member that forwarded it counts on this one: it is never forwarded again.
             self.queue.push(key, batch);
         } else if self.kept.contains(key) {
             self.order(key, batch);
@@ -105,30 +79,13 @@ impl Relay {
         self.to = Some(to);
         let kept = &self.kept;
         self.queue.retain(|key| !kept.contains(key));
-        self.forward_all();
+        self.kept.pass_on_all();
     }
 
     /// This replica orders them itself again.
     pub fn forward_nothing(&mut self) {
         self.to = None;
         self.kept.queue_all(&mut self.queue);
-    }
-
-    /// All of them go to the member that orders them, for the first time or again.
-    pub fn forward_all(&mut self) {
-        self.kept.pass_on_all();
-    }
-
-    /// Sends to that member what this turn brought.
-    pub fn send<P: Protocol>(
-        &mut self,
-        to: ReplicaId,
-        bytes_max: usize,
-        overhead: usize,
-        ctx: &mut Context<'_, P>,
-        message: impl Fn(Vec<Bytes>) -> P::Message,
-    ) {
-        self.kept.send(to, bytes_max, overhead, ctx, message);
     }
 
     /// Takes what a slow member has forwarded, as far as its length allows.

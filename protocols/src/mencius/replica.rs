@@ -1,9 +1,9 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Message, Promised, Record, Summary, leases::Leases, log::Log, outbox::Outbox,
-    own_slots::OwnSlots, peers::Peers, plant::Plant, read_queue::ReadQueue, relay::Relay,
-    revocations::Revocations, state_loss::StateLoss, turns::Turns,
+    Config, Message, Promised, Record, Summary, catch_up::CatchUp, leases::Leases, log::Log,
+    outbox::Outbox, own_slots::OwnSlots, peers::Peers, plant::Plant, read_queue::ReadQueue,
+    relay::Relay, revocations::Revocations, turns::Turns,
 };
 use alloc::{string::ToString, vec};
 use core::time::Duration;
@@ -54,28 +54,19 @@ pub struct Mencius {
     pub(super) peers: Peers,
     pub(super) relay: Relay,
     pub(super) reads: ReadQueue,
-    pub(super) recovery: Option<StateLoss>,
+    pub(super) recovery: Option<CatchUp>,
     pub(super) fetching: StateFetch,
-    housekeeping: Housekeeping,
+    pub(super) housekeeping: Housekeeping<Timer>,
 }
 
 impl Mencius {
-    /// Whether this bug is injected.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
-
-    pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping.arm(Timer::Housekeeping, ctx);
-    }
-
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         self.housekeeping.fired();
-        self.relay.expire(ctx.now());
+        self.relay.kept.expire(ctx.now());
         self.reads.expire(ctx.now());
         self.aim_reads();
-        if !self.relay.is_empty() || !self.reads.is_empty() {
-            self.arm_housekeeping(ctx);
+        if !self.relay.kept.is_empty() || !self.reads.is_empty() {
+            self.housekeeping.arm(ctx);
         }
     }
 
@@ -93,49 +84,6 @@ impl Mencius {
         self.revoke_blocked(ctx);
     }
 
-    fn on_replica_message(
-        &mut self,
-        from: ReplicaId,
-        message: Message,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        self.peers.contact(from).received(ctx.arrived());
-        match message {
-            Message::Said(said) => self.on_said(from, said, ctx),
-            Message::Prepare(range) => self.on_prepare(from, range, ctx),
-            Message::Promise { range, accepted } => self.on_promise(from, range, accepted, ctx),
-            Message::Accept { range, values } => self.on_accept(from, range, &values, ctx),
-            Message::Voted {
-                range,
-                incarnation,
-                lives,
-            } => {
-                self.meet(from, incarnation, ctx);
-                self.meet_all(&lives, ctx);
-                self.on_voted(from, range, incarnation, ctx);
-            }
-            Message::Learn { range, values } => self.on_learn(range, &values, ctx),
-            Message::Refused {
-                owner,
-                ballot,
-                until,
-            } => self.on_refused(owner, ballot, until, ctx),
-            Message::Fetch { first } => self.on_fetch(from, first, ctx),
-            Message::Known { committed, values } => self.on_known(from, committed, values, ctx),
-            Message::Trimmed { first } => self.on_trimmed(from, first.previous(), ctx),
-            Message::Recover { incarnation, nonce } => {
-                self.on_recover(from, incarnation, nonce, ctx);
-            }
-            Message::RecoverOk { nonce, last } => self.on_recover_ok(from, nonce, last, ctx),
-            Message::Forward { batches } => self.on_forward(batches, ctx),
-            Message::ReadAsk { round } => self.on_read_ask(from, round, ctx),
-            Message::ReadAt { round, slot } => self.on_read_at(round, slot, ctx),
-            Message::Request(_) | Message::Taken(_) => {
-                ctx.mark("ignored: not a replica's message");
-            }
-        }
-    }
-
     /// Frames may be lost: what they said is said again.
     fn after_reset(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.outbox.want();
@@ -148,18 +96,11 @@ impl Mencius {
 }
 
 impl Protocol for Mencius {
-    type Message = Message;
-    type Promise = Promised;
+    quintet_replica::usual_items!();
     type Record = Record;
-    type Summary = Summary;
     type ReplyHeader = ();
-    type Timer = Timer;
-    type Options = Config;
-    type Frontend = Frontend;
 
     const NEEDS_STREAMS: bool = true;
-    #[cfg(feature = "plant")]
-    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
     const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[
         "own slots were revoked",
@@ -201,7 +142,7 @@ impl Protocol for Mencius {
             reads: ReadQueue::default(),
             recovery: None,
             fetching: StateFetch::default(),
-            housekeeping: Housekeeping::default(),
+            housekeeping: Housekeeping::new(Timer::Housekeeping),
             me,
         }
     }
@@ -257,7 +198,41 @@ impl Protocol for Mencius {
     }
 
     fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
-        self.on_replica_message(from, message, ctx);
+        self.peers.contact(from).received(ctx.arrived());
+        match message {
+            Message::Said(said) => self.on_said(from, said, ctx),
+            Message::Prepare(range) => self.on_prepare(from, range, ctx),
+            Message::Promise { range, accepted } => self.on_promise(from, range, accepted, ctx),
+            Message::Accept { range, values } => self.on_accept(from, range, &values, ctx),
+            Message::Voted {
+                range,
+                incarnation,
+                lives,
+            } => {
+                self.meet(from, incarnation, ctx);
+                self.meet_all(&lives, ctx);
+                self.on_voted(from, range, incarnation, ctx);
+            }
+            Message::Learn { range, values } => self.on_learn(range, &values, ctx),
+            Message::Refused {
+                owner,
+                ballot,
+                until,
+            } => self.on_refused(owner, ballot, until, ctx),
+            Message::Fetch { first } => self.on_fetch(from, first, ctx),
+            Message::Known { committed, values } => self.on_known(from, committed, values, ctx),
+            Message::Trimmed { first } => self.on_trimmed(from, first.previous(), ctx),
+            Message::Recover { incarnation, nonce } => {
+                self.on_recover(from, incarnation, nonce, ctx);
+            }
+            Message::RecoverOk { nonce, last } => self.on_recover_ok(from, nonce, last, ctx),
+            Message::Forward { batches } => self.on_forward(batches, ctx),
+            Message::ReadAsk { round } => self.on_read_ask(from, round, ctx),
+            Message::ReadAt { round, slot } => self.on_read_at(round, slot, ctx),
+            Message::Request(_) | Message::Taken(_) => {
+                ctx.mark("ignored: not a replica's message");
+            }
+        }
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
@@ -364,7 +339,7 @@ impl Protocol for Mencius {
                 ("log_bytes", self.log.bytes().to_string()),
                 ("next_own", self.own.next().to_string()),
                 ("outstanding", self.own.len().to_string()),
-                ("requests", self.relay.len().to_string()),
+                ("requests", self.relay.kept.len().to_string()),
                 ("revoking", self.revocations.len().to_string()),
                 ("slow", self.peers.slow().len().to_string()),
             ],
@@ -384,14 +359,9 @@ impl Protocol for Mencius {
             self.leases.reserved().0,
             self.own.len() as u64,
             self.revocations.len() as u64,
-            self.relay.len() as u64,
+            self.relay.kept.len() as u64,
         ];
         digest(DIGEST_BASIS, 0, &words)
-    }
-
-    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        core::hash::Hash::hash(self, &mut hasher);
-        true
     }
 
     fn assert_invariants(&self) {

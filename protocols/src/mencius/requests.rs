@@ -13,15 +13,17 @@ const OVERHEAD: usize = 128;
 
 impl Mencius {
     pub(super) fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        if self.relay.take(key, batch, self.config.queue_bytes, ctx) {
-            self.arm_housekeeping(ctx);
+        let bytes_max = self.config.queue_bytes;
+        if self.relay.kept.take(key, &batch, bytes_max, ctx) {
+            self.relay.order(key, batch);
+            self.housekeeping.arm(ctx);
         }
     }
 
     /// All that this replica's frontends wait for goes to the member that orders it, for the first
     /// time or again.
     pub(super) fn forward_all(&mut self) {
-        self.relay.forward_all();
+        self.relay.kept.pass_on_all();
         self.reads.ask_again();
     }
 
@@ -32,6 +34,7 @@ impl Mencius {
         };
         let message = |batches| Message::Forward { batches };
         self.relay
+            .kept
             .send(to, self.config.batch_bytes_max, OVERHEAD, ctx, message);
         if let Some(round) = self.reads.next_question() {
             ctx.send(to, Lane::Control, &Message::ReadAsk { round });

@@ -1,7 +1,8 @@
 //! Options of Multi-Paxos.
 
 use crate::sadl::{self, Way};
-use alloc::string::{String, ToString};
+use alloc::string::String;
+use quintet_replica::check_longer;
 
 quintet_replica::options! {
     /// Options of Multi-Paxos; what stands above each is what `quintet protocols` prints.
@@ -53,10 +54,8 @@ quintet_replica::options! {
     }
     impl Options {
         fn check(&self) -> Result<(), String> {
-            if self.election_timeout > self.heartbeat * 2 {
-                return Ok(());
-            }
-            Err("election_timeout_ms must be more than twice heartbeat_ms".to_string())
+            let heartbeat = ("heartbeat_ms", self.heartbeat);
+            check_longer(("election_timeout_ms", self.election_timeout), 2, heartbeat)
         }
     }
 }

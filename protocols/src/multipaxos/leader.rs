@@ -302,7 +302,7 @@ impl MultiPaxos {
             self.step_down(ctx);
             return self.arm_election(ctx);
         }
-        if lead.give_up_transfer(now, timeout) {
+        if lead.transfer.give_up(now, timeout) {
             ctx.mark("hand-off was not taken up");
             self.forward_all();
         }
@@ -384,30 +384,19 @@ impl MultiPaxos {
     /// Fills the slots between the commit point and `end` under this replica's new ballot.
     pub(super) fn propose_again(
         &mut self,
-        mut gathered: alloc::collections::BTreeMap<Slot, Held<Proposal>>,
+        gathered: alloc::collections::BTreeMap<Slot, Held<Proposal>>,
         ctx: &mut Context<'_, Self>,
     ) {
-        let last_gathered = gathered.last_key_value().map_or(Slot(0), |(slot, _)| *slot);
-        let end = self.log.end().max(last_gathered.next());
+        let lowest = self.planted(Plant::LowestBallotWins);
+        let own_counts = !self.planted(Plant::OwnLogIgnored);
+        let better = |other, own| (other > own) != lowest;
         let mut write = None;
-        let mut slot = self.log.committed().next();
-        while slot < end {
-            let mut own = self.log.get(slot).cloned();
-            if self.planted(Plant::OwnLogIgnored) {
-                own = None;
-            }
-            let lowest = self.planted(Plant::LowestBallotWins);
-            let best = match (own, gathered.remove(&slot)) {
-                (Some(own), Some(other)) if (other.ballot > own.ballot) != lowest => Some(other),
-                (Some(own), _) => Some(own),
-                (None, other) => other,
-            };
-            let proposal = best.map(|held| held.entry).unwrap_or_else(|| {
+        for (slot, proposal) in self.log.merged(gathered, own_counts, better) {
+            let proposal = proposal.unwrap_or_else(|| {
                 ctx.mark("gap filled with nothing");
                 Self::nothing(self.log.time_seen())
             });
             write = Some(self.append(slot, self.ballots.promised(), proposal, ctx));
-            slot = slot.next();
         }
         if let Some(write) = write {
             self.vote_after(write);
@@ -454,7 +443,7 @@ impl MultiPaxos {
             return ctx.mark("nobody to hand leadership to");
         };
         ctx.mark("leadership handed off");
-        lead.transfer(now);
+        lead.hand_over(now);
         ctx.send(
             target,
             Lane::Control,

@@ -6,7 +6,7 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Incarnation, ReplicaId, Slot, Time,
-    parts::{RequestQueue, Window},
+    parts::{RequestQueue, Transfer, Window},
 };
 use smallvec::SmallVec;
 
@@ -56,7 +56,7 @@ pub(super) struct LeaderState {
     ready_at: Slot,
     stamp: u64,
     /// Leadership is being transferred since then.
-    transferring: Option<Time>,
+    pub transfer: Transfer,
     /// Since when something is decided that a follower has not been sent.
     unsent_since: Option<Time>,
     /// Reused from message to message.
@@ -80,7 +80,7 @@ impl LeaderState {
             peers,
             ready_at,
             stamp: 0,
-            transferring: None,
+            transfer: Transfer::default(),
             unsent_since: None,
             scratch: Vec::new(),
             committed_before: committed,
@@ -152,19 +152,13 @@ impl LeaderState {
     }
 
     pub const fn is_transferring(&self) -> bool {
-        self.transferring.is_some()
+        self.transfer.has_begun()
     }
 
     /// Another replica is asked to lead. The owners of queued requests send them to it.
-    pub fn transfer(&mut self, now: Time) {
-        self.transferring = Some(now);
+    pub fn hand_over(&mut self, now: Time) {
+        self.transfer.begin(now);
         self.queue.drop_waiting();
-    }
-
-    /// Leads on when the transfer has taken longer than this. True when it did.
-    pub fn give_up_transfer(&mut self, now: Time, timeout: Duration) -> bool {
-        let over = |since: &mut Time| now.since(*since) > timeout;
-        self.transferring.take_if(over).is_some()
     }
 
     /// Something is decided that a follower has not been sent; gives since when.

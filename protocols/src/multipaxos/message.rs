@@ -294,6 +294,8 @@ pub enum Message {
     },
 }
 
+request_message!(Message);
+
 /// What a proposal takes besides its batch.
 pub const PROPOSAL_BYTES: usize = 12;
 const ACCEPTED_BYTES: usize = 18 + PROPOSAL_BYTES;
@@ -352,8 +354,6 @@ impl Wire for Part {
         })
     }
 }
-
-request_message!(Message);
 
 wire! {
     enum Message {

@@ -103,7 +103,7 @@ mod message;
 mod plant;
 mod progress;
 mod read_queue;
-mod state_loss;
+mod source;
 
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,8 @@
 //! Without the feature `plant` all of this is constant false.
 
 quintet_replica::plants! {
+    of super::MultiPaxos;
+
     MinorityCommits "minority_commits" 0 ""
         "one vote fewer than a majority decides";
     LowestBallotWins "lowest_ballot_wins" 0 ""

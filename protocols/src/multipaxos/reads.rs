@@ -29,7 +29,7 @@ impl MultiPaxos {
             return reject_read(key, ctx);
         }
         self.reads.push(key, batch, ctx.arrived());
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
     }
 
     /// One question for all reads of the turn.

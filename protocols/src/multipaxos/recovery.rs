@@ -21,7 +21,7 @@
 use super::{
     Message, MultiPaxos, Part,
     replica::{Role, Timer},
-    state_loss::StateLoss,
+    source::Source,
 };
 use crate::sadl::{Dissemination, Range};
 use alloc::vec::Vec;
@@ -38,7 +38,7 @@ impl MultiPaxos {
 
     fn start_asking(&mut self, ctx: &mut Context<'_, Self>) {
         self.leader.lose();
-        self.role = Role::Recovering(StateLoss::new(ctx.random(), self.me.members()));
+        self.role = Role::Recovering(Source::new(ctx.random(), self.me.members()));
         self.ask_to_recover(ctx);
     }
 
@@ -48,7 +48,7 @@ impl MultiPaxos {
         let Role::Recovering(recovery) = &self.role else {
             return;
         };
-        if recovery.source().is_some() {
+        if recovery.found().is_some() {
             if now.since(self.leader.received_at()) > timeout {
                 ctx.mark("recovery starts over");
                 return self.start_asking(ctx);
@@ -58,7 +58,7 @@ impl MultiPaxos {
                 self.send_recover(ctx);
             }
         } else {
-            if recovery.is_lost(now, timeout * 4) {
+            if recovery.loss().is_lost(now, timeout * 4) {
                 return self.me.halt_lost(ctx);
             }
             self.send_recover(ctx);
@@ -72,7 +72,7 @@ impl MultiPaxos {
         };
         let message = Message::Recover {
             incarnation: self.me.incarnation(),
-            nonce: recovery.nonce(),
+            nonce: recovery.loss().nonce(),
             promised: self.ballots.promised(),
         };
         ctx.multicast(self.me.others(), Lane::Control, &message);
@@ -97,7 +97,7 @@ impl MultiPaxos {
         let Role::Recovering(recovery) = &self.role else {
             return true;
         };
-        match recovery.source() {
+        match recovery.found() {
             Some((source, _)) if ballot == source => true,
             Some((source, _)) if ballot > source => {
                 ctx.mark("recovery starts over");
@@ -188,7 +188,7 @@ impl MultiPaxos {
         let Role::Recovering(recovery) = &self.role else {
             return;
         };
-        let Some((_, end)) = recovery.source() else {
+        let Some((_, end)) = recovery.found() else {
             return;
         };
         let log = self.log.held().next() >= end;

@@ -3,7 +3,7 @@
 use super::{
     Accepted, Config, Message, Promised, Proposal, Record, Summary, Value,
     acknowledgement::Acknowledgement, leader_state::LeaderState, plant::Plant, progress::Claim,
-    read_queue::ReadQueue, state_loss::StateLoss,
+    read_queue::ReadQueue, source::Source,
 };
 use crate::sadl::{Dissemination, Name, News, Sadl};
 use alloc::{format, string::ToString, vec};
@@ -27,7 +27,7 @@ pub(super) enum Role {
     Follower,
     Candidate(PhaseOne<Proposal>),
     Leader(LeaderState),
-    Recovering(StateLoss),
+    Recovering(Source),
 }
 
 quintet_replica::timers! {
@@ -63,19 +63,10 @@ pub struct MultiPaxos {
     /// The batch that must come before anything more can be executed.
     pub(super) stalled: Option<Name>,
     pub(super) reads: ReadQueue,
-    housekeeping: Housekeeping,
+    pub(super) housekeeping: Housekeeping<Timer>,
 }
 
 impl MultiPaxos {
-    /// Whether this bug is injected.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
-
-    pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping.arm(Timer::Housekeeping, ctx);
-    }
-
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         self.housekeeping.fired();
         self.requests.expire(ctx.now());
@@ -83,7 +74,7 @@ impl MultiPaxos {
         self.reads.expire(ctx.now());
         self.repeat_reads(ctx);
         if !self.requests.is_empty() || !self.reads.is_empty() {
-            self.arm_housekeeping(ctx);
+            self.housekeeping.arm(ctx);
         }
     }
 
@@ -105,14 +96,9 @@ impl MultiPaxos {
 }
 
 impl Protocol for MultiPaxos {
-    type Message = Message;
-    type Promise = Promised;
+    quintet_replica::usual_items!();
     type Record = Record;
-    type Summary = Summary;
     type ReplyHeader = ();
-    type Timer = Timer;
-    type Options = Config;
-    type Frontend = Frontend;
 
     const BRANCHES: &'static [&'static str] = &[
         "candidate is behind a trimmed log",
@@ -146,8 +132,6 @@ impl Protocol for MultiPaxos {
         stable: true,
         replicas_min: 1,
     };
-    #[cfg(feature = "plant")]
-    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     fn new(setup: Setup<Config>) -> Self {
         let me = Member::new(&setup);
@@ -173,7 +157,7 @@ impl Protocol for MultiPaxos {
             sadl,
             stalled: None,
             reads: ReadQueue::default(),
-            housekeeping: Housekeeping::default(),
+            housekeeping: Housekeeping::new(Timer::Housekeeping),
         }
     }
 
@@ -227,7 +211,132 @@ impl Protocol for MultiPaxos {
     }
 
     fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
-        self.on_replica_message(from, message, ctx);
+        match message {
+            Message::Accept {
+                ballot,
+                first,
+                committed,
+                confirm,
+                stamp,
+                everywhere,
+                proposals,
+            } => {
+                let values = (first, proposals);
+                self.on_accept(
+                    from, ballot, values, committed, confirm, stamp, everywhere, ctx,
+                );
+            }
+            Message::Commit {
+                ballot,
+                committed,
+                confirm,
+                stamp,
+                everywhere,
+                round_trip,
+                answer,
+            } => {
+                if self.accept_leader(from, ballot, ctx) {
+                    if answer || confirm > self.acknowledgement.confirm() {
+                        self.acknowledgement.request(confirm, stamp);
+                    }
+                    self.log.learn_needed_after(everywhere);
+                    let round_trip = Duration::from_micros(u64::from(round_trip));
+                    self.leader.measured(round_trip);
+                    self.sadl.measured(round_trip);
+                    self.learn_committed(committed, ctx);
+                }
+            }
+            Message::AcceptOk {
+                ballot,
+                incarnation,
+                held,
+                durable,
+                executed,
+                confirm,
+                stamp,
+            } => {
+                self.meet(from, incarnation, ctx);
+                let claim = Claim {
+                    held,
+                    durable,
+                    executed,
+                    confirm,
+                    stamp,
+                };
+                self.on_accept_ok(from, (ballot, incarnation), claim, ctx);
+            }
+            Message::Reject { ballot, promised } => self.on_reject(from, ballot, promised, ctx),
+            Message::Trimmed {
+                ballot,
+                first,
+                decisions,
+            } => self.on_trimmed(from, ballot, (first, &decisions), ctx),
+            Message::Forward { batches } => self.on_forward(from, batches, ctx),
+            Message::PreVote { ballot, committed } => {
+                self.on_pre_vote(from, ballot, committed, ctx);
+            }
+            Message::PreVoteOk {
+                ballot,
+                granted,
+                promised,
+                first,
+                decisions,
+            } => {
+                let kept = (first, &decisions);
+                self.on_pre_vote_ok(from, ballot, granted, promised, kept, ctx);
+            }
+            Message::Prepare { ballot, from: slot } => self.on_prepare(from, ballot, slot, ctx),
+            Message::Promise {
+                ballot,
+                incarnation,
+                from: page,
+                until,
+                committed,
+                first,
+                decisions,
+                accepted,
+            } => {
+                self.meet(from, incarnation, ctx);
+                let page = PromisePage {
+                    from: page,
+                    until,
+                    committed,
+                    first,
+                    accepted: accepted.into_iter().map(Accepted::into_held).collect(),
+                };
+                self.on_promise(from, (ballot, incarnation), (page, &decisions), ctx);
+            }
+            Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
+            Message::ReadIndex { round } => self.on_read_index(from, round, ctx),
+            Message::ReadIndexOk { round, index } => self.on_read_index_ok(round, index, ctx),
+            Message::Recover {
+                incarnation,
+                nonce,
+                promised,
+            } => {
+                self.meet(from, incarnation, ctx);
+                self.on_recover(from, incarnation, nonce, promised, ctx);
+            }
+            Message::RecoverOk {
+                nonce,
+                promised,
+                part,
+                held,
+            } => {
+                self.on_recover_ok(from, nonce, promised, (part, held), ctx);
+            }
+            Message::Sadl(message) => {
+                let at = self.log.executed().next();
+                match self.sadl.on_message(from, message, at, ctx) {
+                    News::Nothing => {}
+                    News::Arrived => self.batches_arrived(ctx),
+                    News::Behind => self.fetch_state(at, ctx),
+                }
+            }
+            Message::Request(_) | Message::Taken(_) => {
+                ctx.mark("ignored: not a replica's message");
+            }
+        }
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
@@ -429,11 +538,6 @@ impl Protocol for MultiPaxos {
         digest(DIGEST_BASIS, 23, &words)
     }
 
-    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        core::hash::Hash::hash(self, &mut hasher);
-        true
-    }
-
     fn assert_invariants(&self) {
         self.sadl.assert_invariants();
         self.ballots.assert_invariants();
@@ -464,140 +568,6 @@ impl Protocol for MultiPaxos {
 }
 
 impl MultiPaxos {
-    fn on_replica_message(
-        &mut self,
-        from: ReplicaId,
-        message: Message,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        match message {
-            Message::Accept {
-                ballot,
-                first,
-                committed,
-                confirm,
-                stamp,
-                everywhere,
-                proposals,
-            } => {
-                let values = (first, proposals);
-                self.on_accept(
-                    from, ballot, values, committed, confirm, stamp, everywhere, ctx,
-                );
-            }
-            Message::Commit {
-                ballot,
-                committed,
-                confirm,
-                stamp,
-                everywhere,
-                round_trip,
-                answer,
-            } => {
-                if self.accept_leader(from, ballot, ctx) {
-                    if answer || confirm > self.acknowledgement.confirm() {
-                        self.acknowledgement.request(confirm, stamp);
-                    }
-                    self.log.learn_needed_after(everywhere);
-                    let round_trip = Duration::from_micros(u64::from(round_trip));
-                    self.leader.measured(round_trip);
-                    self.sadl.measured(round_trip);
-                    self.learn_committed(committed, ctx);
-                }
-            }
-            Message::AcceptOk {
-                ballot,
-                incarnation,
-                held,
-                durable,
-                executed,
-                confirm,
-                stamp,
-            } => {
-                self.meet(from, incarnation, ctx);
-                let claim = Claim {
-                    held,
-                    durable,
-                    executed,
-                    confirm,
-                    stamp,
-                };
-                self.on_accept_ok(from, (ballot, incarnation), claim, ctx);
-            }
-            Message::Reject { ballot, promised } => self.on_reject(from, ballot, promised, ctx),
-            Message::Trimmed {
-                ballot,
-                first,
-                decisions,
-            } => self.on_trimmed(from, ballot, (first, &decisions), ctx),
-            Message::Forward { batches } => self.on_forward(from, batches, ctx),
-            Message::PreVote { ballot, committed } => {
-                self.on_pre_vote(from, ballot, committed, ctx);
-            }
-            Message::PreVoteOk {
-                ballot,
-                granted,
-                promised,
-                first,
-                decisions,
-            } => {
-                let kept = (first, &decisions);
-                self.on_pre_vote_ok(from, ballot, granted, promised, kept, ctx);
-            }
-            Message::Prepare { ballot, from: slot } => self.on_prepare(from, ballot, slot, ctx),
-            Message::Promise {
-                ballot,
-                incarnation,
-                from: page,
-                until,
-                committed,
-                first,
-                decisions,
-                accepted,
-            } => {
-                self.meet(from, incarnation, ctx);
-                let page = PromisePage {
-                    from: page,
-                    until,
-                    committed,
-                    first,
-                    accepted: accepted.into_iter().map(Accepted::into_held).collect(),
-                };
-                self.on_promise(from, (ballot, incarnation), (page, &decisions), ctx);
-            }
-            Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
-            Message::ReadIndex { round } => self.on_read_index(from, round, ctx),
-            Message::ReadIndexOk { round, index } => self.on_read_index_ok(round, index, ctx),
-            Message::Recover {
-                incarnation,
-                nonce,
-                promised,
-            } => {
-                self.meet(from, incarnation, ctx);
-                self.on_recover(from, incarnation, nonce, promised, ctx);
-            }
-            Message::RecoverOk {
-                nonce,
-                promised,
-                part,
-                held,
-            } => {
-                self.on_recover_ok(from, nonce, promised, (part, held), ctx);
-            }
-            Message::Sadl(message) => {
-                let at = self.log.executed().next();
-                match self.sadl.on_message(from, message, at, ctx) {
-                    News::Nothing => {}
-                    News::Arrived => self.batches_arrived(ctx),
-                    News::Behind => self.fetch_state(at, ctx),
-                }
-            }
-            Message::Request(_) | Message::Taken(_) => {
-                ctx.mark("ignored: not a replica's message");
-            }
-        }
-    }
-
     /// A peer is in this life of its, or in a later one.
     fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation, ctx: &mut Context<'_, Self>) {
         let observed = self.incarnations.observe(peer, incarnation);

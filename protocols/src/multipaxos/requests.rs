@@ -33,7 +33,7 @@ impl MultiPaxos {
         {
             return;
         }
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
         if self.disseminates() {
             return self.sadl.replicate(key, batch);
         }

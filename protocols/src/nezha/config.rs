@@ -1,11 +1,8 @@
 //! Options of Nezha.
 
 use super::dom::Estimation;
-use alloc::{
-    format,
-    string::{String, ToString},
-};
-use quintet_replica::parse_option;
+use alloc::{format, string::String};
+use quintet_replica::{check_longer, parse_option};
 
 fn switch(value: &str) -> Result<bool, String> {
     parse_option(value, "true or false")
@@ -69,10 +66,8 @@ quintet_replica::options! {
             &[("suspect_after_ms", "suspect_timeout_ms")];
 
         fn check(&self) -> Result<(), String> {
-            if self.suspect_timeout > self.heartbeat * 3 {
-                return Ok(());
-            }
-            Err("suspect_timeout_ms must be more than three times heartbeat_ms".to_string())
+            let heartbeat = ("heartbeat_ms", self.heartbeat);
+            check_longer(("suspect_timeout_ms", self.suspect_timeout), 3, heartbeat)
         }
     }
 }

@@ -162,7 +162,6 @@ mod plant;
 mod quorum;
 mod receiver;
 mod replies;
-mod state_loss;
 mod view_state;
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! `plant` all of this is constant false.
 
 quintet_replica::plants! {
+    of super::Nezha;
+
     FastQuorumIsMajority "fast_quorum_is_majority" 0 ""
         "a majority with the same hash commits, the leader among it";
     LivesIgnored "crash_vector_ignored" 0 "transcript"

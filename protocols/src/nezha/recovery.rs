@@ -13,10 +13,9 @@
 //! of the new life before it gives its log, so no fast reply of the old one can meet its own later
 //! answers; and what it had committed with the old one's help stands in the log that it gives.
 
-use super::{
-    Nezha, Part, Promised, Record, Standing, Summary, replica::Phase, state_loss::StateLoss,
-};
-use quintet_replica::{Context, Recovered, ReplicaId, Slot};
+use super::{Nezha, Part, Promised, Record, Standing, Summary, replica::Phase};
+use alloc::vec::Vec;
+use quintet_replica::{Context, Recovered, ReplicaId, Slot, parts::StateLoss};
 
 impl Nezha {
     /// Takes back what the disk holds.
@@ -103,7 +102,7 @@ impl Nezha {
         let Phase::Recovering(recovering) = &self.phase else {
             return;
         };
-        if recovering.is_lost(self.view.timeout() * 4, ctx.now()) {
+        if recovering.is_lost(ctx.now(), self.view.timeout() * 4) {
             return self.me.halt_lost(ctx);
         }
         self.tell_others(Part::Recover(recovering.nonce()), ctx);
@@ -148,7 +147,15 @@ impl Nezha {
         if nonce != recovering.nonce() {
             return ctx.mark("ignored: answer to another question");
         }
-        let Some(best) = recovering.on_answer(from, (view, standing), &self.me, ctx.now()) else {
+        let is = |standing| move |answer: &(u64, Standing)| answer.1 == standing;
+        recovering.answered(from, (view, standing));
+        recovering.count_lost(is(Standing::Forgot), &self.me, ctx.now());
+        // The highest view in which any takes part, once a majority of them do.
+        let answers = recovering.answers().map(|(_, answer)| answer);
+        let normal = answers.filter(|answer| is(Standing::Normal)(answer));
+        let views: Vec<u64> = normal.map(|(view, _)| *view).collect();
+        let newest = views.iter().copied().max();
+        let Some(best) = newest.filter(|_| views.len() >= self.me.majority()) else {
             return;
         };
         if best < self.view.number() || self.view.leader_of(best) == self.me.id() {

@@ -1,17 +1,17 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Frontend, Message, Part, Promised, Record, ReplyHeader, Summary, changing::Changing,
-    conflict::mixed_wide, crash_vector::CrashVector, joining::Joining, leader_state::LeaderState,
-    log::Log, placements::Placements, plant::Plant, receiver::Receiver, replies::Replies,
-    state_loss::StateLoss, view_state::ViewState,
+    Config, Frontend, Message, Part, Promised, Record, ReplyHeader, Standing, Summary,
+    changing::Changing, conflict::mixed_wide, crash_vector::CrashVector, joining::Joining,
+    leader_state::LeaderState, log::Log, placements::Placements, plant::Plant, receiver::Receiver,
+    replies::Replies, view_state::ViewState,
 };
 use alloc::{format, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Context, Control, FrontendId, Incarnation, Info, Lane, Link, Options, PersistId, Protocol,
     Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Member, StateFetch, Timing},
+    parts::{Member, StateFetch, StateLoss, Timing},
 };
 
 /// What a replica is doing.
@@ -21,7 +21,7 @@ pub(super) enum Phase {
     Leader(LeaderState),
     Changing(Changing),
     Joining(Joining),
-    Recovering(StateLoss),
+    Recovering(StateLoss<(u64, Standing)>),
 }
 
 quintet_replica::timers! {
@@ -56,11 +56,6 @@ pub struct Nezha {
 }
 
 impl Nezha {
-    /// Whether this bug is injected.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
-
     /// Whether this replica leads its view, when it begins.
     pub(super) fn leads(&self) -> bool {
         self.view.leader() == self.me.id()
@@ -145,14 +140,9 @@ impl Nezha {
 }
 
 impl Protocol for Nezha {
-    type Message = Message;
-    type Promise = Promised;
+    quintet_replica::usual_items!();
     type Record = Record;
-    type Summary = Summary;
     type ReplyHeader = ReplyHeader;
-    type Timer = Timer;
-    type Options = Config;
-    type Frontend = Frontend;
 
     const SPECULATES: bool = true;
 
@@ -164,8 +154,6 @@ impl Protocol for Nezha {
         stable: true,
         replicas_min: 1,
     };
-    #[cfg(feature = "plant")]
-    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[
@@ -401,11 +389,6 @@ impl Protocol for Nezha {
             self.lives.hash(),
             self.log.known_len() as u64,
         ]) as u64
-    }
-
-    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        core::hash::Hash::hash(self, &mut hasher);
-        true
     }
 
     fn assert_invariants(&self) {

@@ -36,6 +36,23 @@ pub struct Certificate {
     pub completed: Vec<BlockId>,
 }
 
+/// The answer of a replica to one that has lost its state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Answer {
+    /// The sender has forgotten, too.
+    pub forgot: bool,
+    /// The sender's view.
+    pub view: u64,
+    /// Its highest block.
+    pub high: BlockId,
+    /// The blocks of level 2 that it voted for in this view.
+    pub fall: Vec<BlockId>,
+    /// The last block that it knows to be decided.
+    pub decided: BlockId,
+    /// Disseminated batches that it holds and has not executed.
+    pub held: Vec<Range>,
+}
+
 /// Messages between replicas, and between frontends and replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -165,18 +182,8 @@ pub enum Message {
     RecoverOk {
         /// Of the question.
         nonce: u64,
-        /// The sender has forgotten, too.
-        forgot: bool,
-        /// The sender's view.
-        view: u64,
-        /// Its highest block.
-        high: BlockId,
-        /// The blocks of level 2 that it voted for in this view.
-        fall: Vec<BlockId>,
-        /// The last block that it knows to be decided.
-        decided: BlockId,
-        /// Disseminated batches that it holds and has not executed.
-        held: Vec<Range>,
+        /// The answer.
+        answer: Answer,
     },
 }
 
@@ -210,6 +217,7 @@ impl Codec<Option<u64>> for Padded {
 
 request_message!(Message);
 
+wire! { struct Answer { forgot, view as View, high, fall, decided, held } }
 wire! {
     enum Message {
         0 = Request(request),
@@ -227,7 +235,7 @@ wire! {
         12 = Blocks { tip, blocks, decided },
         13 = Trimmed { slot },
         14 = Recover { incarnation, nonce, above as Padded },
-        15 = RecoverOk { nonce, forgot, view as View, high, fall, decided, held },
+        15 = RecoverOk { nonce, answer },
         16 = Sadl(message),
     } where is_possible
 }

@@ -171,7 +171,6 @@ mod plant;
 mod quotes;
 mod read_queue;
 mod relay;
-mod state_loss;
 mod sync_state;
 mod tree;
 mod view_state;

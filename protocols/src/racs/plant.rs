@@ -2,6 +2,8 @@
 //! feature `plant` all of this is constant false.
 
 quintet_replica::plants! {
+    of super::Racs;
+
     HighAsPrinted "racs_line_35_as_printed" 0 ""
         "timeouts replace the highest block even when the own one is higher";
     KeepMaxOnly "racs_keep_max_only" 0 ""

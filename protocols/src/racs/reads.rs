@@ -29,6 +29,6 @@ impl Racs {
         }
         self.reads.push(key, batch, ctx.arrived());
         self.relay.waits(ctx.now());
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
     }
 }

@@ -40,15 +40,19 @@
 use super::{
     Block, BlockId, Message, Promised, Racs, Record, Summary, Why,
     fallback::Fallback,
+    message::Answer,
     plant::Plant,
     quotes::completed,
     replica::{Mode, Timer},
-    state_loss::{Answer, StateLoss},
     tree::Root,
 };
 use crate::sadl::Dissemination;
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
-use quintet_replica::{Context, Incarnation, Lane, Recovered, ReplicaId};
+use core::time::Duration;
+use quintet_replica::{Context, Incarnation, Lane, Recovered, ReplicaId, parts::StateLoss};
+
+/// Too many others have lost their state for this long: it does not end by itself.
+const LOST_MAX: Duration = Duration::from_secs(5);
 
 /// What the journal told of the asynchronous mode.
 #[derive(Debug, Default, Hash)]
@@ -254,7 +258,7 @@ impl Racs {
         let Mode::Recovering(recovery) = &self.mode else {
             return;
         };
-        if recovery.is_lost(ctx.now()) {
+        if recovery.is_lost(ctx.now(), LOST_MAX) {
             return self.me.halt_lost(ctx);
         }
         let message = Message::Recover {
@@ -298,8 +302,7 @@ impl Racs {
             Mode::Asynchronous(fallback) => fallback.fall().values().copied().collect(),
             _ => Vec::new(),
         };
-        let message = Message::RecoverOk {
-            nonce,
+        let answer = Answer {
             forgot: matches!(self.mode, Mode::Recovering(_)),
             view: self.view.number(),
             high: self.tree.high(),
@@ -307,7 +310,7 @@ impl Racs {
             decided: self.tree.root().id,
             held: self.sadl.inventory(),
         };
-        ctx.send(from, Lane::Control, &message);
+        ctx.send(from, Lane::Control, &Message::RecoverOk { nonce, answer });
     }
 
     pub(super) fn on_recover_ok(
@@ -315,7 +318,6 @@ impl Racs {
         from: ReplicaId,
         nonce: u64,
         answer: Answer,
-        decided: BlockId,
         ctx: &mut Context<'_, Self>,
     ) {
         let Mode::Recovering(recovery) = &mut self.mode else {
@@ -324,7 +326,9 @@ impl Racs {
         if nonce != recovery.nonce() {
             return ctx.mark("ignored: answer to another question");
         }
-        recovery.on_answer(from, answer, &self.me, ctx.now());
+        let decided = answer.decided;
+        recovery.answered(from, answer);
+        recovery.count_lost(|answer| answer.forgot, &self.me, ctx.now());
         self.learn(decided, from, ctx);
     }
 
@@ -334,7 +338,10 @@ impl Racs {
             return false;
         };
         // Disseminated batches that this replica may have voted for.
-        let mut intact = recovery.intact();
+        let answers = recovery.answers().filter(|(_, answer)| !answer.forgot);
+        let mut intact: Vec<(ReplicaId, Answer)> = answers
+            .map(|(from, answer)| (from, answer.clone()))
+            .collect();
         intact.retain(|(from, answer)| self.have_batches(&answer.held, *from, ctx));
         if intact.len() < self.me.majority() {
             return false;

@@ -11,13 +11,13 @@ use super::{
     fallback::Fallback,
     hybrid::Hybrid,
     leader_state::LeaderState,
+    message::Answer,
     missing::Missing,
     outbox::{Due, Outbox},
     peers::Peers,
     plant::Plant,
     read_queue::ReadQueue,
     relay::Relay,
-    state_loss::{Answer, StateLoss},
     sync_state::SyncState,
     tree::{Tree, Unwritten},
     view_state::ViewState,
@@ -30,7 +30,8 @@ use quintet_replica::{
     Context, Control, FrontendId, Incarnation, Info, Link, Options, PersistId, Protocol, Recovered,
     ReplicaId, Setup, Slot, Status, Time, Wake,
     parts::{
-        Admitted, AttachedFrontend, DIGEST_BASIS, Housekeeping, Member, Observed, admit, digest,
+        Admitted, AttachedFrontend, DIGEST_BASIS, Housekeeping, Member, Observed, StateLoss, admit,
+        digest,
     },
 };
 
@@ -45,7 +46,7 @@ pub(super) enum Mode {
     /// Everybody proposes, the coin elects.
     Asynchronous(Box<Fallback>),
     /// It has forgotten what it acknowledged, and asks.
-    Recovering(StateLoss),
+    Recovering(StateLoss<Answer>),
 }
 
 quintet_replica::timers! {
@@ -85,15 +86,10 @@ pub struct Racs {
     pub(super) sadl: Sadl<Self>,
     pub(super) hybrid: Hybrid,
     pub(super) reads: ReadQueue,
-    housekeeping: Housekeeping,
+    pub(super) housekeeping: Housekeeping<Timer>,
 }
 
 impl Racs {
-    /// Whether this bug is injected.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
-
     /// Whether any is: what it breaks is the checkers' to find, not an assertion's.
     fn weak(&self) -> bool {
         self.config.planted != super::plant::Planted::default()
@@ -202,10 +198,6 @@ impl Racs {
         lives[from.index()] >= self.peers.incarnation(from)
     }
 
-    pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping.arm(Timer::Housekeeping, ctx);
-    }
-
     pub(super) fn arm_repeat(&mut self, ctx: &mut Context<'_, Self>) {
         if let Some(longer) = self.outbox.arm() {
             let pause = Duration::from_millis(60).max(self.timing.round_trip() * 2);
@@ -236,7 +228,7 @@ impl Racs {
         if self.relay.kept.is_empty() && self.reads.is_empty() {
             self.relay.progressed(false, ctx.now());
         } else {
-            self.arm_housekeeping(ctx);
+            self.housekeeping.arm(ctx);
         }
     }
 
@@ -258,14 +250,9 @@ impl Racs {
 }
 
 impl Protocol for Racs {
-    type Message = Message;
-    type Promise = Promised;
+    quintet_replica::usual_items!();
     type Record = Record;
-    type Summary = Summary;
     type ReplyHeader = ();
-    type Timer = Timer;
-    type Options = Config;
-    type Frontend = Frontend;
 
     const RESUMES_WITHIN: Duration = Duration::from_secs(5);
     const BRANCHES: &'static [&'static str] = &[
@@ -297,8 +284,6 @@ impl Protocol for Racs {
         stable: true,
         replicas_min: 1,
     };
-    #[cfg(feature = "plant")]
-    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     fn new(setup: Setup<Config>) -> Self {
         let me = Member::new(&setup);
@@ -331,7 +316,7 @@ impl Protocol for Racs {
             sadl,
             hybrid: Hybrid::new(members),
             reads: ReadQueue::new(id),
-            housekeeping: Housekeeping::default(),
+            housekeeping: Housekeeping::new(Timer::Housekeeping),
         }
     }
 
@@ -362,7 +347,100 @@ impl Protocol for Racs {
 
     fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
         self.peers.link_up(from);
-        self.on_replica_message(from, message, ctx);
+        match message {
+            Message::Forward { mark, batches } => self.on_forward(from, mark, batches, ctx),
+            Message::Propose {
+                view,
+                tip,
+                decided,
+                stamp,
+                round_trip,
+                answer,
+                blocks,
+            } => {
+                self.learn(decided, from, ctx);
+                let told = (stamp, round_trip, answer);
+                self.on_propose(from, view, tip, told, blocks, ctx);
+            }
+            Message::Vote {
+                view,
+                tip,
+                stamp,
+                lives,
+                median,
+            } => {
+                if self.meet_all(from, &lives, ctx) {
+                    self.hybrid.on_told(from, median);
+                    self.on_vote(from, view, tip, stamp, ctx);
+                } else {
+                    ctx.mark("ignored: vote of an earlier life");
+                }
+            }
+            Message::Timeout {
+                view,
+                high,
+                decided,
+                leaving,
+                mark,
+            } => {
+                self.learn(decided, from, ctx);
+                self.on_timeout(from, view, (high, decided), leaving, mark, ctx);
+            }
+            Message::ProposeAsync { block, quotes } => {
+                self.on_propose_async(from, block, quotes, ctx);
+            }
+            Message::VoteAsync { block, lives } => {
+                if self.meet_all(from, &lives, ctx) {
+                    self.on_vote_async(from, block);
+                } else {
+                    ctx.mark("ignored: vote of an earlier life");
+                }
+            }
+            Message::Complete { block } => self.on_complete(from, block, ctx),
+            Message::NewView {
+                view,
+                high,
+                certificate,
+            } => {
+                if let Some(certificate) = certificate {
+                    self.on_certificate(certificate);
+                }
+                self.on_new_view(from, view, high, ctx);
+            }
+            Message::Exit {
+                certificate,
+                decided,
+            } => {
+                if self.planted(Plant::ExitByHigh) {
+                    return self.exit_by_high(certificate.view, decided, ctx);
+                }
+                self.learn(decided, from, ctx);
+                if certificate.view >= self.view.number() {
+                    ctx.mark("exit by another's certificate");
+                }
+                self.on_certificate(certificate);
+            }
+            Message::Fetch { tip, have } => self.on_fetch(from, tip, &have, ctx),
+            Message::Blocks {
+                tip,
+                blocks,
+                decided,
+            } => self.on_blocks(from, tip, blocks, decided, ctx),
+            Message::Sadl(message) => self.on_sadl(from, message, ctx),
+            Message::Trimmed { slot } => self.on_trimmed(slot, ctx),
+            Message::Recover {
+                incarnation,
+                nonce,
+                above,
+            } => {
+                self.meet(from, incarnation, ctx);
+                self.on_recover(from, incarnation, nonce, above, ctx);
+            }
+            Message::RecoverOk { nonce, answer } => self.on_recover_ok(from, nonce, answer, ctx),
+            Message::Request(_) | Message::Taken(_) => {
+                ctx.mark("ignored: not a replica's message");
+            }
+        }
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
@@ -551,11 +629,6 @@ impl Protocol for Racs {
         digest(DIGEST_BASIS, 0, &words)
     }
 
-    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        core::hash::Hash::hash(self, &mut hasher);
-        true
-    }
-
     fn assert_invariants(&self) {
         self.tree.assert_invariants();
         self.sadl.assert_invariants();
@@ -600,127 +673,6 @@ impl Protocol for Racs {
                 certificate.view < self.view.number(),
                 "certificates are of views that ended"
             );
-        }
-    }
-}
-
-impl Racs {
-    fn on_replica_message(
-        &mut self,
-        from: ReplicaId,
-        message: Message,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        match message {
-            Message::Forward { mark, batches } => self.on_forward(from, mark, batches, ctx),
-            Message::Propose {
-                view,
-                tip,
-                decided,
-                stamp,
-                round_trip,
-                answer,
-                blocks,
-            } => {
-                self.learn(decided, from, ctx);
-                let told = (stamp, round_trip, answer);
-                self.on_propose(from, view, tip, told, blocks, ctx);
-            }
-            Message::Vote {
-                view,
-                tip,
-                stamp,
-                lives,
-                median,
-            } => {
-                if self.meet_all(from, &lives, ctx) {
-                    self.hybrid.on_told(from, median);
-                    self.on_vote(from, view, tip, stamp, ctx);
-                } else {
-                    ctx.mark("ignored: vote of an earlier life");
-                }
-            }
-            Message::Timeout {
-                view,
-                high,
-                decided,
-                leaving,
-                mark,
-            } => {
-                self.learn(decided, from, ctx);
-                self.on_timeout(from, view, (high, decided), leaving, mark, ctx);
-            }
-            Message::ProposeAsync { block, quotes } => {
-                self.on_propose_async(from, block, quotes, ctx);
-            }
-            Message::VoteAsync { block, lives } => {
-                if self.meet_all(from, &lives, ctx) {
-                    self.on_vote_async(from, block);
-                } else {
-                    ctx.mark("ignored: vote of an earlier life");
-                }
-            }
-            Message::Complete { block } => self.on_complete(from, block, ctx),
-            Message::NewView {
-                view,
-                high,
-                certificate,
-            } => {
-                if let Some(certificate) = certificate {
-                    self.on_certificate(certificate);
-                }
-                self.on_new_view(from, view, high, ctx);
-            }
-            Message::Exit {
-                certificate,
-                decided,
-            } => {
-                if self.planted(Plant::ExitByHigh) {
-                    return self.exit_by_high(certificate.view, decided, ctx);
-                }
-                self.learn(decided, from, ctx);
-                if certificate.view >= self.view.number() {
-                    ctx.mark("exit by another's certificate");
-                }
-                self.on_certificate(certificate);
-            }
-            Message::Fetch { tip, have } => self.on_fetch(from, tip, &have, ctx),
-            Message::Blocks {
-                tip,
-                blocks,
-                decided,
-            } => self.on_blocks(from, tip, blocks, decided, ctx),
-            Message::Sadl(message) => self.on_sadl(from, message, ctx),
-            Message::Trimmed { slot } => self.on_trimmed(slot, ctx),
-            Message::Recover {
-                incarnation,
-                nonce,
-                above,
-            } => {
-                self.meet(from, incarnation, ctx);
-                self.on_recover(from, incarnation, nonce, above, ctx);
-            }
-            Message::RecoverOk {
-                nonce,
-                forgot,
-                view,
-                high,
-                fall,
-                decided,
-                held,
-            } => {
-                let answer = Answer {
-                    forgot,
-                    view,
-                    high,
-                    fall,
-                    held,
-                };
-                self.on_recover_ok(from, nonce, answer, decided, ctx);
-            }
-            Message::Request(_) | Message::Taken(_) => {
-                ctx.mark("ignored: not a replica's message");
-            }
         }
     }
 }

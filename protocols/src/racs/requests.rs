@@ -20,7 +20,7 @@ impl Racs {
             return;
         }
         self.relay.waits(ctx.now());
-        self.arm_housekeeping(ctx);
+        self.housekeeping.arm(ctx);
         if self.disseminates() {
             self.sadl.replicate(key, batch);
         } else if let Some(lead) = &mut self.sync.lead {

@@ -537,6 +537,30 @@ impl<E: LogEntry> AcceptorLog<E> {
         self.votes_until = None;
     }
 
+    /// Each slot behind the commit point with what a new leader proposes there: of the own entry,
+    /// if those count, and the gathered one that which has the better ballot; none where nothing
+    /// is known.
+    pub fn merged(
+        &self,
+        mut gathered: BTreeMap<Slot, Held<E>>,
+        own_counts: bool,
+        better: impl Fn(Ballot, Ballot) -> bool,
+    ) -> Vec<(Slot, Option<E>)> {
+        let last_gathered = gathered.last_key_value().map_or(Slot(0), |(slot, _)| *slot);
+        let end = self.end().max(last_gathered.next());
+        let slots = (self.committed.next().0..end.0).map(Slot);
+        let merge = |slot| {
+            let own = self.get(slot).filter(|_| own_counts);
+            let best = match (own, gathered.remove(&slot)) {
+                (Some(own), Some(other)) if better(other.ballot, own.ballot) => Some(other),
+                (Some(own), _) => Some(own.clone()),
+                (None, other) => other,
+            };
+            (slot, best.map(|held| held.entry))
+        };
+        slots.map(merge).collect()
+    }
+
     /// Checks what always holds under the promised ballot.
     ///
     /// # Panics

@@ -1,26 +1,47 @@
 //! The timer that looks through requests and reads while there are any.
 
 use crate::{Context, Protocol};
-use core::time::Duration;
+use core::{
+    hash::{Hash, Hasher},
+    time::Duration,
+};
 
 /// How often they are looked through.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Whether the timer is set.
-#[derive(Clone, Copy, Debug, Default, Hash)]
-pub struct Housekeeping(bool);
+/// The timer, and whether it is set.
+#[derive(Clone, Copy, Debug)]
+pub struct Housekeeping<T> {
+    timer: T,
+    armed: bool,
+}
 
-impl Housekeeping {
+impl<T> Hash for Housekeeping<T> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.armed.hash(hasher);
+    }
+}
+
+impl<T: Copy> Housekeeping<T> {
+    /// By this timer, which is not set.
+    #[must_use]
+    pub const fn new(timer: T) -> Self {
+        Self {
+            timer,
+            armed: false,
+        }
+    }
+
     /// Sets the timer, unless it is set.
-    pub fn arm<P: Protocol>(&mut self, timer: P::Timer, ctx: &mut Context<'_, P>) {
-        if !self.0 {
-            self.0 = true;
-            ctx.set_timer(timer, EVERY);
+    pub fn arm<P: Protocol<Timer = T>>(&mut self, ctx: &mut Context<'_, P>) {
+        if !self.armed {
+            self.armed = true;
+            ctx.set_timer(self.timer, EVERY);
         }
     }
 
     /// The timer has fired; the caller arms it again while there is something to look through.
     pub const fn fired(&mut self) {
-        self.0 = false;
+        self.armed = false;
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     group::Encodings,
     racs::{
         Block, BlockId, Course, Mark,
-        message::{Certificate, Message, Promised, Record, Summary, Why},
+        message::{Answer, Certificate, Message, Promised, Record, Summary, Why},
         quotes::{Quote, shortened},
     },
     sadl::{self, Head, Name, Range},
@@ -131,12 +131,14 @@ fn encodings_stay_as_they_are() {
         },
         Message::RecoverOk {
             nonce: 5,
-            forgot: false,
-            view: 3,
-            high: id(3, 0, 7),
-            fall: vec![id(3, 2, 9)],
-            decided: id(2, 0, 5),
-            held: vec![range()],
+            answer: Answer {
+                forgot: false,
+                view: 3,
+                high: id(3, 0, 7),
+                fall: vec![id(3, 2, 9)],
+                decided: id(2, 0, 5),
+                held: vec![range()],
+            },
         },
         Message::Sadl(sadl::Message::Fetch { range: range() }),
     ];

@@ -3,49 +3,36 @@
 use super::Part;
 use crate::sadl::Range;
 use alloc::{vec, vec::Vec};
-use core::time::Duration;
 use quintet_replica::{
     ReplicaId, Slot, Time,
-    parts::{Ballot, Member},
+    parts::{Ballot, Member, StateLoss},
 };
 
 /// Answers of the others, until the leader among them is the source to recover from.
 #[derive(Hash)]
-pub(super) struct StateLoss {
-    nonce: u64,
-    answers: Vec<Option<(Ballot, Part)>>,
+pub(super) struct Source {
+    loss: StateLoss<(Ballot, Part)>,
     /// The disseminated batches of each of the others that have their state.
     inventories: Vec<Option<Vec<Range>>>,
     /// The leader that it takes over from, and the slot before which all must be here.
-    source: Option<(Ballot, Slot)>,
-    /// Since when too many others have lost their state, too.
-    lost_since: Option<Time>,
+    found: Option<(Ballot, Slot)>,
 }
 
-impl StateLoss {
+impl Source {
     pub fn new(nonce: u64, members: usize) -> Self {
         Self {
-            nonce,
-            answers: vec![None; members],
+            loss: StateLoss::new(nonce, members),
             inventories: vec![None; members],
-            source: None,
-            lost_since: None,
+            found: None,
         }
     }
 
-    /// Tells answers to this question from those to earlier ones.
-    pub const fn nonce(&self) -> u64 {
-        self.nonce
+    pub const fn loss(&self) -> &StateLoss<(Ballot, Part)> {
+        &self.loss
     }
 
-    pub const fn source(&self) -> Option<(Ballot, Slot)> {
-        self.source
-    }
-
-    /// Whether too many others have had no state for longer than this.
-    pub fn is_lost(&self, now: Time, limit: Duration) -> bool {
-        self.lost_since
-            .is_some_and(|since| now.since(since) > limit)
+    pub const fn found(&self) -> Option<(Ballot, Slot)> {
+        self.found
     }
 
     /// The disseminated batches of the others.
@@ -56,14 +43,14 @@ impl StateLoss {
 
     /// The batches that another replica holds, by its answer to this question.
     pub fn on_inventory(&mut self, from: ReplicaId, nonce: u64, part: Part, held: Vec<Range>) {
-        if nonce == self.nonce && part != Part::Recovering {
+        if nonce == self.loss.nonce() && part != Part::Recovering {
             self.inventories[from.index()] = Some(held);
         }
     }
 
     /// Whether an answer with this nonce still counts.
     pub const fn asks(&self, nonce: u64) -> bool {
-        nonce == self.nonce && self.source.is_none()
+        nonce == self.loss.nonce() && self.found.is_none()
     }
 
     /// An answer of another replica, which has promised this ballot. Gives the source when the
@@ -72,26 +59,20 @@ impl StateLoss {
     pub fn on_answer(
         &mut self,
         from: ReplicaId,
-        (promised, part): (Ballot, Part),
+        answer: (Ballot, Part),
         own: Ballot,
         me: &Member,
         now: Time,
     ) -> Option<Ballot> {
-        self.answers[from.index()] = Some((promised, part));
-        let answers = || self.answers.iter().flatten();
-        let lost = 1 + answers()
-            .filter(|(_, part)| *part == Part::Recovering)
-            .count();
-        if me.are_too_many(lost) {
-            self.lost_since.get_or_insert(now);
-        } else {
-            self.lost_since = None;
-        }
-        let intact = || answers().filter(|(_, part)| *part != Part::Recovering);
+        let lost = |(_, part): &(Ballot, Part)| *part == Part::Recovering;
+        self.loss.answered(from, answer);
+        self.loss.count_lost(lost, me, now);
+        let answers = || self.loss.answers().map(|(_, answer)| *answer);
+        let intact = || answers().filter(|answer| !lost(answer));
         // A replica that promised more than the leader's ballot may be a candidate that never wins,
         // or is gone permanently. Any majority will do, so its answer may as well not have come.
-        let leads = |(promised, part): &(Ballot, Part)| match part {
-            Part::Leader { end } => Some((*promised, *end)),
+        let leads = |(promised, part)| match part {
+            Part::Leader { end } => Some((promised, end)),
             _ => None,
         };
         let (best, end) = intact().filter_map(leads).max()?;
@@ -99,7 +80,7 @@ impl StateLoss {
         if below < me.majority() || best < own {
             return None;
         }
-        self.source = Some((best, end));
+        self.found = Some((best, end));
         Some(best)
     }
 }
