@@ -16,7 +16,7 @@ use quintet_replica::{
     GroupId, Incarnation, Level, Link, Outcome, Peer, PersistId, Protocol, Recipients,
     RecoveredBytes, Replica, ReplicaId, RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status,
     Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World, Write,
-    parts::CONTRADICTION,
+    parts::{CONTRADICTION, Receipt, Request, RequestMessage, Taken},
 };
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -882,6 +882,21 @@ impl Encodings {
                 let _ = T::decode_all(Bytes::from(bad));
             }
         }
+    }
+
+    /// The messages between frontends and replicas, which are the first of each protocol.
+    pub fn check_client_messages<M>(&mut self, batch: &'static [u8], id: u64)
+    where
+        M: RequestMessage + Wire + PartialEq + Debug,
+    {
+        self.check(&M::request(Request {
+            level: Level::Linearizable,
+            batch: Bytes::from_static(batch),
+        }));
+        self.check(&M::receipt(Receipt {
+            batch: BatchId(id),
+            taken: Taken::Busy,
+        }));
     }
 
     pub fn hash(&self) -> u128 {

@@ -9,8 +9,8 @@ use crate::{
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    BatchId, Bytes, CommandTime, Incarnation, Level, ReplicaId, ReplicaSet, Slot, Wire,
-    parts::{Ballot, Decisions, Receipt, Request, Taken},
+    Bytes, CommandTime, Incarnation, ReplicaId, ReplicaSet, Slot, Wire,
+    parts::{Ballot, Decisions},
 };
 
 fn entries() -> Vec<Entry> {
@@ -58,14 +58,6 @@ fn messages() -> Vec<Message> {
     };
     let (chain, decisions) = (chain(), decisions());
     alloc::vec![
-        Message::Request(Request {
-            level: Level::Linearizable,
-            batch: batch.clone()
-        }),
-        Message::Taken(Receipt {
-            batch: BatchId(3),
-            taken: Taken::Busy
-        }),
         Message::Forward {
             batches: alloc::vec![batch.clone(), Bytes::new(), batch]
         },
@@ -166,6 +158,7 @@ fn promise(slots: &[u64], from: u64, until: Option<u64>) -> Message {
 #[test]
 fn encodings_stay_as_they_are() {
     let mut encodings = Encodings::default();
+    encodings.check_client_messages::<Message>(b"a batch", 3);
     messages()
         .iter()
         .for_each(|message| encodings.check(message));

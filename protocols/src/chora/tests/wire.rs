@@ -5,10 +5,7 @@ use crate::{
     group::Encodings,
 };
 use alloc::{boxed::Box, vec::Vec};
-use quintet_replica::{
-    BatchId, Bytes, CommandTime, Incarnation, Level, ReplicaId, ReplicaSet, Slot,
-    parts::{Receipt, Request, Taken},
-};
+use quintet_replica::{Bytes, CommandTime, Incarnation, ReplicaId, ReplicaSet, Slot};
 
 fn init() -> ViewInit {
     ViewInit {
@@ -43,14 +40,6 @@ fn every_kind() -> Vec<Message> {
         recover: alloc::vec![(Slot(11), commands.clone()), (Slot(13), Value::Noop)],
     };
     alloc::vec![
-        Message::Request(Request {
-            level: Level::Linearizable,
-            batch: batch.clone()
-        }),
-        Message::Taken(Receipt {
-            batch: BatchId(3),
-            taken: Taken::Busy
-        }),
         Message::Forward {
             batches: alloc::vec![batch.clone(), Bytes::new(), batch]
         },
@@ -119,6 +108,7 @@ fn slots_are_dealt_out_behind_base_and_every_slot_has_one_owner() {
 #[test]
 fn encodings_stay_as_they_are() {
     let mut encodings = Encodings::default();
+    encodings.check_client_messages::<Message>(b"a batch", 3);
     every_kind()
         .iter()
         .for_each(|message| encodings.check(message));

@@ -8,10 +8,7 @@ use crate::{
     group::Encodings,
 };
 use alloc::{vec, vec::Vec};
-use quintet_replica::{
-    BatchId, Bytes, CommandTime, Frame, Incarnation, Level, ReplicaId, Slot, Wire,
-    parts::{Receipt, Request, Taken},
-};
+use quintet_replica::{Bytes, CommandTime, Frame, Incarnation, ReplicaId, Slot, Wire};
 
 fn member(id: u16) -> Member {
     Member {
@@ -60,14 +57,6 @@ fn messages() -> Vec<Message> {
         accepted,
     };
     vec![
-        Message::Request(Request {
-            level: Level::Linearizable,
-            batch: batch.clone(),
-        }),
-        Message::Taken(Receipt {
-            batch: BatchId(3),
-            taken: Taken::Busy,
-        }),
         Message::Bulk {
             view: 4,
             index: 6,
@@ -132,6 +121,7 @@ fn messages() -> Vec<Message> {
 #[test]
 fn encodings_stay_as_they_are() {
     let mut encodings = Encodings::default();
+    encodings.check_client_messages::<Message>(b"a batch", 3);
     messages()
         .iter()
         .for_each(|message| encodings.check(message));

@@ -5,14 +5,11 @@ use crate::{
     mencius::message::{DECIDED, Message, Promised, Range, Record, Said, Summary, Value},
 };
 use alloc::vec::Vec;
-use quintet_replica::{
-    BatchId, Bytes, CommandTime, Incarnation, Level, ReplicaId, Slot,
-    parts::{Ballot, Receipt, Request, Taken},
-};
+use quintet_replica::{Bytes, CommandTime, Incarnation, ReplicaId, Slot, parts::Ballot};
 
 fn every_kind() -> Vec<Message> {
     let batch = Bytes::from_static(b"a batch");
-    let (time, id) = (CommandTime(9), BatchId(4));
+    let time = CommandTime(9);
     let command = Value::Command {
         time,
         batch: batch.clone(),
@@ -37,12 +34,8 @@ fn every_kind() -> Vec<Message> {
         votes: alloc::vec![Slot(6)],
         learnt: alloc::vec![Slot(2)],
     };
-    let level = Level::Linearizable;
-    let (taken, forwarded) = (Taken::Busy, batch.clone());
     let incarnation = Incarnation(3);
     alloc::vec![
-        Message::Request(Request { level, batch }),
-        Message::Taken(Receipt { batch: id, taken }),
         Message::Said(said),
         Message::Said(Said::default()),
         Message::Prepare(range),
@@ -83,7 +76,7 @@ fn every_kind() -> Vec<Message> {
             last: Slot(7)
         },
         Message::Forward {
-            batches: alloc::vec![forwarded, Bytes::new()]
+            batches: alloc::vec![batch, Bytes::new()]
         },
         Message::ReadAsk { round: 6 },
         Message::ReadAt {
@@ -96,6 +89,7 @@ fn every_kind() -> Vec<Message> {
 #[test]
 fn encodings_stay_as_they_are() {
     let mut encodings = Encodings::default();
+    encodings.check_client_messages::<Message>(b"a batch", 4);
     every_kind()
         .iter()
         .for_each(|message| encodings.check(message));

@@ -7,8 +7,8 @@ use crate::{
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    BatchId, Bytes, CommandTime, Incarnation, Level, ReplicaId, Slot, Wire,
-    parts::{Ballot, Decisions, Receipt, Request, Taken},
+    Bytes, CommandTime, Incarnation, ReplicaId, Slot, Wire,
+    parts::{Ballot, Decisions},
 };
 
 fn every_kind() -> Vec<Message> {
@@ -39,14 +39,6 @@ fn every_kind() -> Vec<Message> {
         proposal: proposal.clone(),
     };
     let mut all = alloc::vec![
-        Message::Request(Request {
-            level: Level::Linearizable,
-            batch: batch.clone()
-        }),
-        Message::Taken(Receipt {
-            batch: BatchId(3),
-            taken: Taken::Busy
-        }),
         Message::Forward {
             batches: alloc::vec![batch.clone(), Bytes::new(), batch]
         },
@@ -141,6 +133,7 @@ fn every_kind() -> Vec<Message> {
 #[test]
 fn encodings_stay_as_they_are_and_say_nothing_of_dissemination_where_there_is_none() {
     let mut encodings = Encodings::default();
+    encodings.check_client_messages::<Message>(b"a batch", 3);
     every_kind()
         .iter()
         .for_each(|message| encodings.check(message));

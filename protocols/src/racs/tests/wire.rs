@@ -10,10 +10,7 @@ use crate::{
     sadl::{self, Head, Name, Range},
 };
 use alloc::{sync::Arc, vec, vec::Vec};
-use quintet_replica::{
-    BatchId, Bytes, CommandTime, Incarnation, Level, ReplicaId, Slot, Wire,
-    parts::{Receipt, Request, Taken},
-};
+use quintet_replica::{Bytes, CommandTime, Incarnation, ReplicaId, Slot, Wire};
 
 fn id(view: u64, level: u8, round: u64) -> BlockId {
     BlockId {
@@ -54,6 +51,7 @@ fn block() -> Arc<Block> {
 #[test]
 fn encodings_stay_as_they_are() {
     let mut encodings = Encodings::default();
+    encodings.check_client_messages::<Message>(b"b", 4);
     let certificate = Certificate {
         view: 3,
         completed: vec![id(3, 2, 9)],
@@ -61,14 +59,6 @@ fn encodings_stay_as_they_are() {
     let mark = block().marks[0];
     let lives = vec![Incarnation(1), Incarnation(7)];
     let messages = [
-        Message::Request(Request {
-            level: Level::Linearizable,
-            batch: Bytes::from_static(b"b"),
-        }),
-        Message::Taken(Receipt {
-            batch: BatchId(4),
-            taken: Taken::Busy,
-        }),
         Message::Forward {
             mark: Some(mark),
             batches: vec![Bytes::from_static(b"x")],
