@@ -93,6 +93,11 @@ impl ChainPaxos {
             return;
         };
         let ops = lead.take_ops();
+        let added = ops.iter().any(|op| matches!(op, Op::Add { .. }));
+        if added {
+            // It may be sent more than its link carries.
+            lead.tail.doubt();
+        }
         let clock = ctx.clock().now;
         let mut write = None;
         for op in ops {
@@ -100,6 +105,9 @@ impl ChainPaxos {
         }
         if let Some(write) = write {
             self.vote_after(write);
+        }
+        if added {
+            self.choose_turn(ctx);
         }
     }
 
@@ -174,6 +182,7 @@ impl ChainPaxos {
         if alone {
             rounds.loop_alone(&round);
         }
+        lead.tail.made(number, now);
         self.agreement.make(round);
         self.reads.bind_all(number, end);
         Wake::Sleep

@@ -1,6 +1,6 @@
 //! What only a leader keeps.
 
-use super::{Op, distances::Distances, links::Links, rounds::Rounds};
+use super::{Op, distances::Distances, links::Links, rounds::Rounds, tail::Tail};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
@@ -61,6 +61,7 @@ pub(super) struct LeaderState {
     pub links: Links,
     pub joiners: Joiners,
     pub distances: Distances,
+    pub tail: Tail,
     /// Changes of the chain and ordered reads, to be proposed at once.
     ops: Vec<Op>,
     /// What the tail has reported to hold.
@@ -82,6 +83,7 @@ impl LeaderState {
             links: Links::new(members, now),
             joiners: Joiners::default(),
             distances: Distances::new(members),
+            tail: Tail::default(),
             ops: Vec::new(),
             tail_held: Slot(0),
             unwanted: ReplicaSet::EMPTY,
@@ -131,8 +133,8 @@ impl LeaderState {
     }
 
     /// A member reports whether it could lead, and the newest round that it has seen.
-    pub fn on_alive(&mut self, id: ReplicaId, able: bool, round: u64) {
-        self.links.saw(id, round);
+    pub fn on_alive(&mut self, id: ReplicaId, able: bool, round: u64, now: Time) {
+        self.links.saw(id, round, now);
         self.unable = self.unable.without(id);
         if !able {
             self.unable.insert(id);

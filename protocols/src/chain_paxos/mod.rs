@@ -164,7 +164,8 @@
 //!   changes of the chain and a new leader's recovered entries are exempt.
 //! - **A replica that is up and slow** is neither working nor to be removed: the leader measures
 //!   how far away each one is, moves it behind the middle, and takes the acknowledgement from the
-//!   last one before it as well; see `slow.rs`.
+//!   last one before it as well; see `slow.rs`. So it does from the middle, for a trial, when rounds
+//!   take long and when one was let in at the end; see `tail.rs`.
 //! - Pre-vote, check-quorum and hand-off only decide who stands when.
 
 // One replica: its state, and which handler each event reaches.
@@ -197,6 +198,7 @@ mod plant;
 mod read_rounds;
 mod rounds;
 mod share;
+mod tail;
 mod votes;
 mod wire;
 

@@ -35,6 +35,33 @@ impl ChainPaxos {
         lead.distances.answered(from, sent, now);
     }
 
+    /// One slow link to the leader makes no member slow, and all entries go over it.
+    fn slow(&self) -> ReplicaSet {
+        match &self.role {
+            Role::Leader(lead) => ReplicaSet(lead.distances.slow().0 | self.peers.slow().0),
+            _ => self.peers.slow(),
+        }
+    }
+
+    /// Has another replica answer the leader besides the tail, or none.
+    pub(super) fn choose_turn(&mut self, ctx: &mut Context<'_, Self>) {
+        let (slow, majority) = (self.slow(), self.me.majority());
+        let Role::Leader(lead) = &self.role else {
+            return;
+        };
+        let route = self.chain.route();
+        // The last one before the replica that is slow at the end; the tail itself needs no word.
+        let last = match lead.tail.is_doubted() {
+            true => Some(majority - 1),
+            false => route.iter().rposition(|id| !slow.contains(*id)),
+        };
+        let turn = last.filter(|at| *at + 1 < route.len() && *at + 1 >= majority);
+        let turn = turn.map(|at| route[at]);
+        if self.agreement.set_turn(turn) {
+            ctx.mark("acknowledged from elsewhere than the tail");
+        }
+    }
+
     /// The leader's beat: who is slow, where it stands, and the next question to everybody.
     pub(super) fn watch_distances(&mut self, ctx: &mut Context<'_, Self>) {
         let (now, majority) = (ctx.now(), self.me.majority());
@@ -44,16 +71,14 @@ impl ChainPaxos {
         };
         let route = self.chain.route();
         lead.distances.compare(route, now);
-        // One slow link to the leader makes no member slow, and all entries go over it.
-        let slow = ReplicaSet(lead.distances.slow().0 | self.peers.slow().0);
+        lead.tail.beat(self.leader.round_trip(), now);
+        self.choose_turn(ctx);
+        let slow = self.slow();
+        let route = self.chain.route();
         let behind = route.get(majority..).unwrap_or_default();
-        // The last one before the replica that is slow at the end; the tail itself needs no word.
-        let last = route.iter().rposition(|id| !slow.contains(*id));
-        let turn = last.filter(|at| *at + 1 < route.len() && *at + 1 >= majority);
-        let turn = turn.map(|at| route[at]);
-        if self.agreement.set_turn(turn) {
-            ctx.mark("acknowledged from elsewhere than the tail");
-        }
+        let Role::Leader(lead) = &self.role else {
+            return;
+        };
         // A leader that is slow hands over.
         let early = route.iter().take(majority).skip(1);
         let early = early.copied().find(|id| slow.contains(*id));

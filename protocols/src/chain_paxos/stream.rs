@@ -312,6 +312,8 @@ impl ChainPaxos {
             return ctx.mark("ignored: acknowledgement of nothing that was sent");
         }
         lead.on_tail(held);
+        let by_tail = self.chain.route().last() == Some(&from);
+        lead.tail.answered(header.round.number, by_tail, now);
         if let Some(sample) = lead.rounds.came_round(&header.round, now) {
             let known = self.leader.round_trip();
             self.leader.measured(if known.is_zero() {

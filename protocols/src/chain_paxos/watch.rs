@@ -72,7 +72,7 @@ impl ChainPaxos {
         if ballot == self.ballots.promised()
             && let Role::Leader(lead) = &mut self.role
         {
-            lead.on_alive(from, able, round);
+            lead.on_alive(from, able, round, ctx.arrived());
         }
         self.ballots.observe(ballot);
         self.peers.on_report(from, !whole, ctx.arrived());
