@@ -196,7 +196,7 @@ impl Local {
         let newest = stored
             .filter_map(|data| stored_epoch(&data))
             .max_by_key(|epoch| epoch.number);
-        match newest.filter(|epoch| epoch.number.0 > 1 && self.durability == Durability::Disk) {
+        match newest.filter(|epoch| epoch.number.0 > 1 && epoch.durability == Durability::Disk) {
             Some(epoch) => epoch
                 .members
                 .into_iter()
@@ -360,7 +360,20 @@ impl Cluster {
             options: options
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
-            remove: Vec::new(),
+            ..ChangeRequest::default()
+        };
+        self.change(&request, None)
+    }
+
+    /// Has acknowledgements promise this from now on. Before they promise a majority's disks, the
+    /// state is on them.
+    ///
+    /// # Errors
+    /// As [`Self::switch`].
+    pub fn keep_on(&self, durability: Durability) -> Result<ChangeReport, Error> {
+        let request = ChangeRequest {
+            durability: Some(durability.name().to_owned()),
+            ..ChangeRequest::default()
         };
         self.change(&request, None)
     }

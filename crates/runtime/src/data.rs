@@ -119,11 +119,16 @@ pub(crate) struct Data {
     pub first_boot: bool,
     /// Acknowledged entries may have been forgotten.
     pub forgot: bool,
+    /// An earlier run's snapshots and journal count: it was in an epoch that is kept on disk.
+    pub keeps: bool,
     /// What all members had in memory is given up.
     begins_again: bool,
     identity: IdentityFile,
     peers: BTreeMap<u16, PeerSeen>,
 }
+
+/// Why a cluster cannot be begun again.
+pub(crate) const BEGUN_AGAIN_ON_DISK: &str = "bootstrap_again: only a cluster with durability 'memory' can be begun again; remove this setting";
 
 /// What [`lock`] finds out about a directory without changing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,7 +177,10 @@ pub(crate) fn look(path: &Path) -> Result<(File, Owner), String> {
     let owner = Owner {
         cluster: ClusterId(cluster),
         node: ReplicaId(identity.node),
-        durability: identity.durability,
+        durability: match read_epoch(path).map_err(|error| error.to_string())? {
+            Ok((Some((epoch, _)), _)) => epoch.durability.name().to_owned(),
+            _ => identity.durability,
+        },
         incarnation: identity.incarnation,
         boot: identity.boot,
         repairing: identity.repairing,
@@ -438,6 +446,9 @@ impl Data {
         fs::create_dir_all(path).map_err(|error| unwritable(path, error))?;
         let lock = lock(path)?;
         let found = read_identity(path).map_err(failed)?;
+        // The members may have agreed on another durability since the configuration was written.
+        let (stored, _) = read_epoch(path).map_err(failed)?.map_err(refused)?;
+        let durability = stored.map_or(config.durability, |(epoch, _)| epoch.durability);
         let mut first_boot = false;
         let mut identity = match found.map_err(refused)? {
             Some((identity, damaged)) => {
@@ -470,7 +481,10 @@ impl Data {
         };
         identity.format = FORMAT;
         identity.boot += 1;
-        let memory = config.durability == Durability::Memory;
+        if config.bootstrap_again && durability == Durability::Disk {
+            return Err(refused(BEGUN_AGAIN_ON_DISK.to_owned()));
+        }
+        let memory = durability == Durability::Memory;
         if first_boot || memory || identity.repairing {
             identity.incarnation += 1;
         }
@@ -511,7 +525,8 @@ impl Data {
             boot: Boot(identity.boot),
             first_boot,
             forgot: (memory && !first_boot && !config.bootstrap_again) || identity.repairing,
-            begins_again: memory && config.bootstrap_again,
+            keeps: !memory,
+            begins_again: config.bootstrap_again,
             identity,
             peers,
         })
@@ -796,7 +811,9 @@ fn check(identity: &IdentityFile, config: &Config) -> Result<(), String> {
             identity.node, config.id.0
         ));
     }
-    if identity.durability != config.durability.name() {
+    // Without a file 'epoch', its first start was interrupted.
+    let is_first = identity.epoch.is_none();
+    if is_first && identity.durability != config.durability.name() {
         return Err(format!(
             "it was made with durability '{}', not '{}'; choose that durability or another \
              directory",
@@ -847,7 +864,10 @@ mod tests {
             assert_eq!(again.forgot, durability == Durability::Memory);
             drop(again);
             config.bootstrap_again = true;
-            assert!(!Data::open(&config).expect("opens").forgot);
+            match Data::open(&config) {
+                Ok(again) => assert!(!again.forgot && durability == Durability::Memory),
+                refused => assert!(reason(refused).contains("bootstrap_again")),
+            }
         }
     }
 

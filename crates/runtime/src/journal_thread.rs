@@ -31,8 +31,8 @@ enum Order {
     Trim(Slot),
     /// A snapshot came from a peer.
     Skip,
-    /// Another epoch begins.
-    Enter(EpochNumber),
+    /// Another epoch begins; whether room is to be reserved for its records.
+    Enter(EpochNumber, bool),
 }
 
 /// The event loop's side.
@@ -80,9 +80,9 @@ impl JournalThread {
         self.order(Order::Skip);
     }
 
-    /// Another epoch begins, with a state that is durable elsewhere.
-    pub fn enter(&self, epoch: EpochNumber) {
-        self.order(Order::Enter(epoch));
+    /// Another epoch begins, with a state that is durable elsewhere; `reserve` as for the start.
+    pub fn enter(&self, epoch: EpochNumber, reserve: bool) {
+        self.order(Order::Enter(epoch, reserve));
     }
 
     fn order(&self, order: Order) {
@@ -206,8 +206,9 @@ impl Worker<'_> {
                 },
                 Order::Trim(below) => trim = Some(*below),
                 Order::Skip => result = self.journal.skip(),
-                Order::Enter(epoch) => {
+                Order::Enter(epoch, reserve) => {
                     trim = None;
+                    self.reserve = *reserve;
                     result = self.journal.enter(*epoch);
                 }
             }

@@ -11,7 +11,7 @@ use crate::{
     Config, Member, Published, Snapshot, Transport, announce,
     clock::{Clock, unix_time},
     config::time_for,
-    data::{Data, SecondCopy, random},
+    data::{BEGUN_AGAIN_ON_DISK, Data, SecondCopy, random},
     descriptors,
     event_loop::{
         ASK_EVERY, About, Apart, Epochs, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL,
@@ -252,11 +252,7 @@ impl Replica {
     ) -> Result<Running, StartError> {
         let entry = config.check()?;
         if config.bootstrap_again && config.durability == Durability::Disk {
-            return Err(StartError::Config(
-                "bootstrap_again: only a cluster with durability 'memory' can be begun again; \
-                 remove this setting"
-                    .to_owned(),
-            ));
+            return Err(StartError::Config(BEGUN_AGAIN_ON_DISK.to_owned()));
         }
         let peer = listen("peer_listen", config.peer_listen, listeners.peer)?;
         let (redis, admin) = listen_to_clients(&config, listeners.redis, listeners.admin)?;
@@ -269,10 +265,9 @@ impl Replica {
         config.clients_max = descriptors::grant(config.clients_max, config.descriptors_reserved());
         let mut machine = machine;
         let mut data = Data::open(&config)?;
-        // In memory durability nothing that an earlier run saved is of use.
-        let saved = match config.durability {
-            Durability::Disk => snapshots::newest_epoch(&data.path().join("snapshots")),
-            Durability::Memory => None,
+        let saved = match data.keeps {
+            true => snapshots::newest_epoch(&data.path().join("snapshots")),
+            false => None,
         };
         let configured = terms::first_epoch(&config, entry, &*machine);
         let (descriptor, base) = data.agree(configured.clone(), saved)?;
@@ -391,7 +386,7 @@ fn others_suffice(id: ReplicaId, descriptor: &Descriptor) -> bool {
 /// to start.
 fn open_storage(
     config: &Config,
-    descriptor: &Descriptor,
+    (descriptor, base): (&Descriptor, Executed),
     data: &mut Data,
     mailer: &Mailer,
 ) -> Result<Storage, StartError> {
@@ -411,19 +406,19 @@ fn open_storage(
         epoch: descriptor.number,
     };
     let directory = data.path().join("snapshots");
-    let survey = match config.durability {
-        Durability::Disk => Survey::of(&directory, config.cluster, Some(descriptor.number))
+    let survey = match data.keeps {
+        true => Survey::of(&directory, config.cluster, Some(descriptor.number))
             .map_err(failed)?
             .map_err(refused)?,
-        Durability::Memory => Survey::default(),
+        false => Survey::default(),
     };
     let disk = || FileDisk::new(&config.data, config.journal.direct, data.aside());
     let length = config.journal.segment_bytes;
     let (opened, lost) = match Journal::open(disk(), identity, length) {
         Ok(opened) => {
             // In memory durability there is nothing that the journal must go back to.
-            let keeps = config.durability == Durability::Disk;
-            let lost = keeps.then(|| survey.lost(opened.complete)).flatten();
+            let lost = data.keeps.then(|| survey.lost(opened.complete));
+            let lost = lost.flatten();
             (Some(opened), lost.map(|lost| no_remedy_yet(&lost)))
         }
         Err(error) if error.is_damage() => (None, Some(error.to_string())),
@@ -467,9 +462,8 @@ fn open_storage(
     if opened.promise_repaired {
         tracing::warn!("one copy of the promises was damaged: repaired from the other");
     }
-    let of = (config.cluster, descriptor.number);
-    let snapshots =
-        Snapshots::start(directory, of, config.durability, mailer.clone()).map_err(failed)?;
+    let of = (config.cluster, descriptor.number, base);
+    let snapshots = Snapshots::start(directory, of, data.keeps, mailer.clone()).map_err(failed)?;
     Ok(Storage {
         opened,
         snapshots,
@@ -521,7 +515,7 @@ fn assemble(
         opened,
         snapshots,
         repairing,
-    } = open_storage(config, &descriptor, &mut data, &mailer)?;
+    } = open_storage(config, (&descriptor, base), &mut data, &mailer)?;
     if let Some(check) = machine.state_check() {
         snapshots.check_states(check);
     }
@@ -535,7 +529,7 @@ fn assemble(
     let journal = JournalThread::start(
         opened.journal,
         mailer.clone(),
-        config.durability == Durability::Disk,
+        descriptor.durability == Durability::Disk,
     )?;
     let frontend = FrontendId(random().max(1));
     let told = announce::of(config, redis.as_ref().map(|(_, address)| *address));
@@ -543,7 +537,7 @@ fn assemble(
     let about = About {
         cluster: config.cluster.to_string(),
         protocol: config.protocol.clone(),
-        durability: config.durability.name(),
+        durability: descriptor.durability.name(),
         threads: config.threads.name(),
         members: epoch.members,
         epoch: epoch.number.0,

@@ -29,7 +29,7 @@ use crate::{
     mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
-    Bytes, ClusterId, Descriptor, Durability, EpochNumber, Executed, Position, SNAPSHOT_OPEN_FOR,
+    Bytes, ClusterId, Descriptor, EpochNumber, Executed, Position, SNAPSHOT_OPEN_FOR,
     SNAPSHOTS_OPEN_MAX, Sessions, Slot, SnapshotChunk, SnapshotHeader, SnapshotInfo, SnapshotLeft,
     SnapshotReader, SnapshotScan, StateCheck, snapshot_header,
 };
@@ -281,6 +281,7 @@ enum Order {
         file: u64,
         id: Executed,
         fetched: bool,
+        durable: bool,
         kept: u64,
     },
     Append(Bytes),
@@ -318,12 +319,14 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Finds what is in `directory` and starts the writing thread. In memory durability what an
-    /// earlier life left is deleted: it was not made to outlive the process.
+    /// Finds what is in `directory` and starts the writing thread. Unless an earlier run's files
+    /// count, they are deleted: they were not made to outlive the process. The one that the epoch
+    /// began with stays, of no use to the replica: where every member has lost what it had in
+    /// memory, people can begin again from there.
     pub fn start(
         directory: PathBuf,
-        (cluster, epoch): (ClusterId, EpochNumber),
-        durability: Durability,
+        (cluster, epoch, base): (ClusterId, EpochNumber, Executed),
+        counts: bool,
         mailer: Mailer,
     ) -> io::Result<Self> {
         let _ = fs::remove_file(directory.join(unfinished(false)));
@@ -334,8 +337,10 @@ impl Snapshots {
                 let of = epoch_of(&directory, &kept);
                 kept.origin == Origin::Bridge && of.is_none_or(|of| of > epoch)
             };
-            if durability == Durability::Memory || leads_away() {
-                fs::remove_file(directory.join(name(kept.info.id, kept.origin)))?;
+            if !counts || leads_away() {
+                if kept.info.id != base {
+                    fs::remove_file(directory.join(name(kept.info.id, kept.origin)))?;
+                }
             } else {
                 found.push(kept);
             }
@@ -344,7 +349,6 @@ impl Snapshots {
         let mut writer = Writer {
             directory: directory.clone(),
             cluster,
-            durability,
             mailer,
             begun: 0,
             under_way: None,
@@ -381,8 +385,9 @@ impl Snapshots {
         self.order(Order::Check(check));
     }
 
-    /// Begins a file; the first `kept` bytes of what an earlier run left of it stay.
-    pub fn begin(&mut self, id: Executed, fetched: bool, kept: u64) {
+    /// Begins a file that comes from a peer or not, and is to outlive the process or not; the first
+    /// `kept` bytes of what an earlier run left of it stay.
+    pub fn begin(&mut self, id: Executed, (fetched, durable): (bool, bool), kept: u64) {
         self.begun += 1;
         self.left = None;
         self.close_incoming();
@@ -395,6 +400,7 @@ impl Snapshots {
             file,
             id,
             fetched,
+            durable,
             kept,
         });
     }
@@ -546,6 +552,8 @@ struct UnderWay {
     id: Executed,
     origin: Origin,
     file: File,
+    /// It must outlive the process.
+    durable: bool,
     written: u64,
     flushed: u64,
     check: Check,
@@ -554,7 +562,6 @@ struct UnderWay {
 struct Writer {
     directory: PathBuf,
     cluster: ClusterId,
-    durability: Durability,
     mailer: Mailer,
     /// The number of the file that was begun last.
     begun: u64,
@@ -589,6 +596,7 @@ impl Writer {
                 file: number,
                 id,
                 fetched,
+                durable,
                 kept,
             } => {
                 self.begun = number;
@@ -613,6 +621,7 @@ impl Writer {
                         false => Origin::Own,
                     },
                     file,
+                    durable,
                     written: kept,
                     flushed: kept,
                     check: Check::new(name.to_owned(), id, false, self.cluster),
@@ -620,24 +629,24 @@ impl Writer {
             }
             Order::Append(bytes) => {
                 // After a failure the rest of that snapshot still comes.
-                let Some(under_way) = &mut self.under_way else {
+                let Some(begun) = &mut self.under_way else {
                     return Ok(());
                 };
-                under_way.file.write_all(&bytes)?;
-                under_way.written += bytes.len() as u64;
-                if under_way.written - under_way.flushed >= FLUSH_EVERY {
-                    if self.durability == Durability::Disk {
-                        under_way.file.sync_data().map_err(not_synced)?;
+                begun.file.write_all(&bytes)?;
+                begun.written += bytes.len() as u64;
+                if begun.written - begun.flushed >= FLUSH_EVERY {
+                    if begun.durable {
+                        begun.file.sync_data().map_err(not_synced)?;
                     }
-                    under_way.flushed = under_way.written;
+                    begun.flushed = begun.written;
                 }
-                if under_way.origin == Origin::Own {
+                if begun.origin == Origin::Own {
                     // Its pages are in memory still; and at the end there is little left to read,
                     // so that an epoch's first state is saved as soon as it is written.
-                    let flaw = (under_way.check).go_on(&under_way.file, self.state.as_mut())?;
+                    let flaw = (begun.check).go_on(&begun.file, self.state.as_mut())?;
                     unreadable(flaw)?;
                 }
-                let (file, bytes) = (under_way.number, under_way.written);
+                let (file, bytes) = (begun.number, begun.written);
                 self.mailer.send(Mail::SnapshotWritten { file, bytes });
             }
             Order::Truncate(length) => {
@@ -684,11 +693,12 @@ impl Writer {
             id,
             origin,
             file,
+            durable,
             written,
             mut check,
             ..
         } = under_way;
-        if self.durability == Durability::Disk {
+        if durable {
             file.sync_all().map_err(not_synced)?;
         }
         let fetched = origin == Origin::Fetched;
@@ -698,7 +708,7 @@ impl Writer {
             self.directory.join(unfinished(fetched)),
             self.directory.join(name(id, origin)),
         )?;
-        if self.durability == Durability::Disk {
+        if durable {
             sync_directory(&self.directory).map_err(not_synced)?;
         }
         let length = written;
@@ -761,7 +771,14 @@ mod tests {
         CommandTime, EpochNumber, GroupId, RestoreError, SnapshotHeader, Wire, framed,
     };
 
-    const OF: (ClusterId, EpochNumber) = (ClusterId(1), EpochNumber(1));
+    const OF: (ClusterId, EpochNumber, Executed) = (
+        ClusterId(1),
+        EpochNumber(1),
+        Executed {
+            slot: Slot(9),
+            position: Position(9),
+        },
+    );
 
     fn id(slot: u64) -> Executed {
         Executed {
@@ -797,16 +814,16 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let start = |durability| Snapshots::start(path.clone(), OF, durability, mailer.clone());
-        let mut snapshots = start(Durability::Disk).expect("starts");
+        let start = |counts| Snapshots::start(path.clone(), OF, counts, mailer.clone());
+        let mut snapshots = start(true).expect("starts");
         for slot in [8, 9, 10] {
             let id = id(slot);
-            snapshots.begin(id, false, 0);
+            snapshots.begin(id, (false, true), 0);
             snapshots.append(stream(slot, b"state"));
             snapshots.finish_file();
         }
         let id = id(11);
-        snapshots.begin(id, false, 0);
+        snapshots.begin(id, (false, true), 0);
         snapshots.append(Bytes::from("unfinished"));
         snapshots.finish();
         let saved = std::iter::from_fn(|| mailbox.take())
@@ -814,7 +831,7 @@ mod tests {
             .count();
         assert_eq!(saved, 3);
         assert_eq!(list(&path).expect("lists").len(), 2);
-        let snapshots = start(Durability::Disk).expect("starts");
+        let snapshots = start(true).expect("starts");
         let newest = snapshots.newest().expect("there is one");
         let whole = stream(10, b"state");
         assert_eq!(newest.id.slot, Slot(10));
@@ -824,8 +841,12 @@ mod tests {
         let nothing = snapshots.read(newest.id, newest.length, 100);
         assert_eq!(nothing.as_deref(), Some(&b""[..]));
         drop(snapshots);
-        let snapshots = start(Durability::Memory);
+        // Where nothing counts, the one that the epoch began with is left to people.
+        let snapshots = start(false);
         assert_eq!(snapshots.expect("starts").newest(), None);
+        let left = list(&path).expect("lists");
+        let left: Vec<_> = left.iter().map(|kept| kept.info.id.slot).collect();
+        assert_eq!(left, [Slot(9)]);
     }
 
     /// A whole snapshot with no sessions.
@@ -865,8 +886,7 @@ mod tests {
             )
             .expect("written");
         }
-        let snapshots =
-            Snapshots::start(path.clone(), OF, Durability::Disk, mailer).expect("starts");
+        let snapshots = Snapshots::start(path.clone(), OF, true, mailer).expect("starts");
         let whole = |slot| snapshots.read(id(slot), 0, 1 << 10);
         let given = [whole(1), whole(2)];
         for slot in [1, 2] {
@@ -889,10 +909,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots = Snapshots::start(path, OF, Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path, OF, true, mailer).expect("starts");
         for state in [&b"state"[..], b"as another summary makes it"] {
             let whole = stream(7, state);
-            snapshots.begin(id(7), false, 0);
+            snapshots.begin(id(7), (false, true), 0);
             snapshots.append(whole.clone());
             snapshots.finish_file();
             let kept = loop {
@@ -920,8 +940,7 @@ mod tests {
             )
             .expect("written");
         }
-        let snapshots =
-            Snapshots::start(path.clone(), OF, Durability::Disk, mailer).expect("starts");
+        let snapshots = Snapshots::start(path.clone(), OF, true, mailer).expect("starts");
         let read = |slot| snapshots.read(id(slot), 0, 1 << 10);
         let first = read(1);
         fs::remove_file(path.join(name(id(1), Origin::Own))).expect("removed");
@@ -936,7 +955,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots = Snapshots::start(path, OF, Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path, OF, true, mailer).expect("starts");
         let id = id(7);
         let whole = stream(7, &[3; 9 << 20]);
         let (state, end) = whole.split_at(whole.len() - 8);
@@ -951,10 +970,10 @@ mod tests {
                 assert!(Instant::now() < until, "it does not come");
             }
         };
-        snapshots.begin(id, true, 0);
+        snapshots.begin(id, (true, true), 0);
         snapshots.append(Bytes::from("abandoned"));
         snapshots.abandon();
-        snapshots.begin(id, true, 0);
+        snapshots.begin(id, (true, true), 0);
         snapshots.append(Bytes::copy_from_slice(state));
         let came = wait_for(
             &|mail| matches!(mail, Mail::SnapshotWritten { file, .. } if snapshots.is_current(*file)),
@@ -985,10 +1004,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots =
-            Snapshots::start(path.clone(), OF, Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path.clone(), OF, true, mailer).expect("starts");
         let begun = |snapshots: &mut Snapshots, slot| {
-            snapshots.begin(id(slot), true, 0);
+            snapshots.begin(id(slot), (true, true), 0);
             snapshots.append(Bytes::from("unfinished"));
             let until = Instant::now() + Duration::from_secs(60);
             while !matches!(mailbox.take(), Some(Mail::SnapshotWritten { .. })) {
@@ -1031,10 +1049,9 @@ mod tests {
             endless,
         ] {
             let mut snapshots =
-                Snapshots::start(path.clone(), OF, Durability::Disk, mailer.clone())
-                    .expect("starts");
+                Snapshots::start(path.clone(), OF, true, mailer.clone()).expect("starts");
             let id = id(7);
-            snapshots.begin(id, false, 0);
+            snapshots.begin(id, (false, true), 0);
             snapshots.append(Bytes::from(bytes));
             snapshots.finish_file();
             snapshots.finish();
@@ -1080,11 +1097,11 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots = Snapshots::start(path, OF, Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path, OF, true, mailer).expect("starts");
         snapshots.check_states(Box::new(Good::default()));
         // A peer's is restored from as it is; its restore finds what is wrong with it.
         for (slot, state, fetched) in [(1, "bad", false), (2, "good", false), (3, "bad", true)] {
-            snapshots.begin(id(slot), fetched, 0);
+            snapshots.begin(id(slot), (fetched, true), 0);
             snapshots.append(stream(slot, state.as_bytes()));
             snapshots.finish_file();
         }
@@ -1113,9 +1130,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots = Snapshots::start(path, OF, Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path, OF, true, mailer).expect("starts");
         let broken = |snapshots: &mut Snapshots| {
-            snapshots.begin(id(1), true, 0);
+            snapshots.begin(id(1), (true, true), 0);
             snapshots.append(Bytes::from("no snapshot"));
             snapshots.finish_file();
         };

@@ -156,9 +156,9 @@ pub(crate) fn first_epoch(
 }
 
 /// What to do about a configuration that differs from what the members agreed on.
-const REMEDY: &str = "give every member the values that the cluster began with; protocol and \
-                      options change while it runs (quintet protocol switch), for all else \
-                      save the data (quintet snapshot save) and begin a new cluster with it \
+const REMEDY: &str = "give every member the values that the cluster began with; protocol, \
+                      options and durability change while it runs (quintet protocol switch), for \
+                      all else save the data (quintet snapshot save) and begin a new cluster with it \
                       (quintet snapshot restore)";
 
 /// The same when the program is another one, which no configuration can change.
@@ -177,19 +177,23 @@ pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Resu
         ..configured.clone()
     };
     if stored.number > configured.number {
-        // The members have agreed on another protocol or other options since.
-        let same = configured.protocol == stored.protocol && configured.options == stored.options;
+        // The members have agreed on another protocol, other options or another durability since.
+        let same = configured.protocol == stored.protocol
+            && configured.options == stored.options
+            && configured.durability == stored.durability;
         if !same {
             tracing::warn!(
                 epoch = stored.number.0,
                 protocol = stored.protocol,
-                "the members have changed protocol or options since the cluster began: what the \
-                 configuration says of them is ignored"
+                durability = stored.durability.name(),
+                "the members have changed protocol, options or durability since the cluster began: \
+                 what the configuration says of them is ignored"
             );
         }
         configured.number = stored.number;
         configured.protocol.clone_from(&stored.protocol);
         configured.options.clone_from(&stored.options);
+        configured.durability = stored.durability;
         configured.members.clone_from(&stored.members);
     }
     let differences = configured.differences_in_settings(stored);

@@ -12,6 +12,7 @@ use quintet_runtime::{
 };
 use std::{
     net::{Ipv4Addr, TcpListener},
+    path::PathBuf,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -363,6 +364,80 @@ fn cluster_grows_and_shrinks_by_one_member_at_a_time() {
             continues(&cluster, &mut sum);
         }
     }
+}
+
+/// A change of what acknowledgements promise.
+fn keep_on(durability: Durability) -> ChangeRequest {
+    ChangeRequest {
+        durability: Some(durability.name().to_owned()),
+        ..ChangeRequest::default()
+    }
+}
+
+#[test]
+fn cluster_in_memory_is_kept_on_disk_from_a_change_on_and_back() {
+    let (_directory, mut cluster, mut sum) = started(3, Durability::Memory);
+    let report = switch(&cluster, 1, keep_on(Durability::Disk)).unwrap();
+    assert_eq!((report.epoch, &report.durability[..]), (2, "disk"));
+    // All at once, and with the configuration that they began with.
+    restart_all(&mut cluster);
+    continues(&cluster, &mut sum);
+    let status = cluster.handle(2).status();
+    assert_eq!((status.epoch, &status.durability[..]), (2, "disk"));
+    let again = switch(&cluster, 0, keep_on(Durability::Disk)).unwrap();
+    assert_eq!(again.epoch, 2, "what is so changes nothing");
+    let tape = ChangeRequest {
+        durability: Some("tape".to_owned()),
+        ..ChangeRequest::default()
+    };
+    let refused = switch(&cluster, 0, tape).unwrap_err();
+    assert!(refused.contains("'disk' or 'memory'"), "{refused}");
+
+    let report = switch(&cluster, 2, keep_on(Durability::Memory)).unwrap();
+    assert_eq!((report.epoch, &report.durability[..]), (3, "memory"));
+    for id in 0..3 {
+        cluster.stop(id);
+        cluster.restart(id);
+        cluster.wait(id, "the state of the others", |status| status.voting);
+        continues(&cluster, &mut sum);
+    }
+    // A new configuration says what is so, or what was.
+    for config in &mut cluster.configs {
+        config.durability = Durability::Disk;
+    }
+    cluster.stop(1);
+    cluster.restart(1);
+    cluster.wait(1, "the state of the others", |status| status.voting);
+    continues(&cluster, &mut sum);
+}
+
+#[test]
+fn cluster_that_was_changed_to_disk_is_not_begun_again() {
+    let (_directory, mut cluster, _) = started(1, Durability::Memory);
+    switch(&cluster, 0, keep_on(Durability::Disk)).unwrap();
+    cluster.stop(0);
+    let mut config = cluster.configs[0].clone();
+    config.bootstrap_again = true;
+    let refused = Replica::start(config, Box::new(Counter::default())).map(|_| ());
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("bootstrap_again"), "{refused}");
+    cluster.restart(0);
+    assert_eq!(add(&cluster, 0), 2);
+}
+
+#[test]
+fn state_of_the_disk_stays_when_memory_is_lost() {
+    let (directory, mut cluster, _) = started(1, Durability::Disk);
+    switch(&cluster, 0, keep_on(Durability::Memory)).unwrap();
+    assert_eq!(add(&cluster, 0), 2);
+    cluster.stop(0);
+    cluster.restart(0);
+    let reason = cluster.replicas[0].take().unwrap().join().to_string();
+    assert!(reason.contains("quintet snapshot restore"), "{reason}");
+    let left = std::fs::read_dir(directory.path().join("r0/snapshots")).unwrap();
+    let mut left = left.map(|file| file.unwrap().path());
+    let is_whole = |path: PathBuf| path.extension().is_some_and(|it| it == "snapshot");
+    assert!(left.any(is_whole), "the state that the epoch began with");
 }
 
 #[test]

@@ -513,6 +513,7 @@ impl Campaign {
                     replicas: self.replicas,
                     transport,
                     durability,
+                    changes_durability: false,
                     repairs: true,
                     sessions_expire: true,
                     horizon: 0,

@@ -338,6 +338,8 @@ struct Kept {
     fetched: bool,
     /// It was begun in the epoch before, and leads to where this one begins.
     bridges: bool,
+    /// It is on the disk, not only in the system's memory.
+    durable: bool,
 }
 
 impl Kept {
@@ -424,6 +426,8 @@ pub(crate) struct Disk {
     snapshots: Vec<Kept>,
     open: OpenFiles,
     writing: Option<(Executed, bool, Vec<u8>)>,
+    /// It is to outlive the process.
+    durable: bool,
     /// What an earlier run left of a peer's.
     left: Option<(SnapshotLeft, Vec<u8>)>,
     /// What may be trimmed once another snapshot can stand in for the one named.
@@ -458,6 +462,7 @@ impl Disk {
             snapshots: Vec::new(),
             open: OpenFiles::default(),
             writing: None,
+            durable: true,
             left: None,
             trims: Vec::new(),
             stuck: false,
@@ -696,6 +701,7 @@ impl Disk {
             let id = *id;
             self.keep_snapshot(id);
         }
+        self.snapshots.retain(|kept| kept.durable);
         if let Some((_, true, bytes)) = self.writing.take() {
             self.left = left_of(bytes);
         }
@@ -1057,7 +1063,7 @@ mod tests {
         for seed in 0..20 {
             let (mut disk, mut random) = (disk(), Random::new(seed));
             for slot in 1..=3 {
-                disk.snapshot_begin(id(slot), false, 0);
+                disk.snapshot_begin(id(slot), (false, true), 0);
                 disk.snapshot_append(b"abc");
                 assert_eq!(disk.snapshot_saved(id(slot), &mut random), None);
                 disk.snapshot_finish(&mut random);
@@ -1068,7 +1074,7 @@ mod tests {
                 disk.snapshot_read(id(2), 1, 9, Time(0)),
                 Some(Bytes::from_static(b"bc"))
             );
-            disk.snapshot_begin(id(4), false, 0);
+            disk.snapshot_begin(id(4), (false, true), 0);
             disk.snapshot_append(b"abc");
             let unfinished = seed % 2 == 0;
             if !unfinished {

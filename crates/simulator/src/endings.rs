@@ -200,7 +200,7 @@ impl World {
                     | Kind::MisdirectedWrite
             )
         };
-        let memory = self.setup.durability == Durability::Memory;
+        let memory = self.was_in_memory || self.setup.durability == Durability::Memory;
         let Some(position) = position.filter(|_| !read && !memory) else {
             return;
         };

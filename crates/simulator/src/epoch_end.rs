@@ -17,7 +17,7 @@ use crate::{
     world::{Phase, World, WorldSetup},
 };
 use quintet_protocols::PROTOCOLS;
-use quintet_replica::{CommandTime, Descriptor, Entry, EpochNumber, ReplicaId};
+use quintet_replica::{CommandTime, Descriptor, Durability, Entry, EpochNumber, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 /// Of a thousand seeds with all faults, those in which the epoch ends.
@@ -28,6 +28,9 @@ const AGAIN: (u64, u64) = (20 * MILLISECOND, 400 * MILLISECOND);
 const LATE: u64 = 150;
 /// Of a thousand times that somebody would offer it, those at which members save their state ahead.
 const PREPARED: u64 = 600;
+/// Of a thousand worlds, those in which durability changes, and of their offers, those that do it.
+const DURABILITIES: u64 = 350;
+const DURABILITY: u64 = 400;
 /// How soon after that somebody offers it, or asks again.
 const SOON: (u64, u64) = (100_000, 20 * MILLISECOND);
 /// No more epochs than these, so that most of a run is spent in some.
@@ -39,13 +42,22 @@ const EPOCHS_OF_MEMBERS_MAX: u64 = 8;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Ending {
     /// When it is offered first.
-    at: Option<u64>,
+    pub at: Option<u64>,
     /// How many replicas there are that are no members at first.
     #[serde(default)]
     pub spare: usize,
+    /// Whether what acknowledgements promise changes, too.
+    #[serde(default)]
+    pub changes_durability: bool,
 }
 
 impl Ending {
+    /// Whether what acknowledgements promise is to change: every fault is then one that memories
+    /// outlive.
+    pub fn draw_durability(setup: &WorldSetup, random: &mut Random) -> bool {
+        setup.faults.ended && setup.replicas >= 3 && random.chance(DURABILITIES)
+    }
+
     pub fn draw(setup: &WorldSetup, horizon: u64, random: &mut Random) -> Self {
         let all = FaultSet {
             ended: setup.faults.ended,
@@ -66,7 +78,11 @@ impl Ending {
             Some(_) if !fixed => 1 + random.index(2),
             _ => 0,
         };
-        Self { at, spare }
+        Self {
+            at,
+            spare,
+            changes_durability: false,
+        }
     }
 }
 
@@ -95,8 +111,12 @@ impl World {
             let buggy = self.setup.options.iter().any(|(name, _)| name == "plant");
             if !buggy && self.ending_random.chance(PREPARED) {
                 // The end may come before all are ready, and another may offer it.
+                let next = match self.ending.changes_durability {
+                    true => Durability::Disk,
+                    false => self.setup.durability,
+                };
                 self.call(node, |node, view, outputs| {
-                    node.prepare_change(view, outputs);
+                    node.prepare_change(next, view, outputs);
                 });
                 let soon = self.ending_random.between(SOON.0, SOON.1);
                 return self.queue.push(self.now + soon, Event::OfferEnd);
@@ -119,6 +139,14 @@ impl World {
                     {
                         self.protocols.push(entry);
                     }
+                }
+                let changes = self.ending.changes_durability && !buggy;
+                if changes && self.ending_random.chance(DURABILITY) {
+                    next.durability = match next.durability {
+                        Durability::Disk => Durability::Memory,
+                        Durability::Memory => Durability::Disk,
+                    };
+                    self.was_in_memory = true;
                 }
                 self.draw_replacement(node, &mut next);
                 self.draw_members(node, &mut next);

@@ -298,6 +298,8 @@ pub(crate) struct Ground {
     pub replicas: usize,
     pub transport: Transport,
     pub durability: Durability,
+    /// It changes: `durability` is the weaker one.
+    pub changes_durability: bool,
     /// The protocol brings back a replica whose journal was damaged.
     pub repairs: bool,
     /// Sessions expire within the safety phase.
@@ -362,6 +364,8 @@ impl Ground {
                 if replicas >= 3 {
                     pool.push(Kind::CrashVoter);
                 }
+            }
+            if disk || self.changes_durability {
                 pool.push(Kind::CrashAll);
             }
             if (disk && replicas >= 2) || replicas >= 5 {
@@ -589,6 +593,7 @@ mod tests {
             replicas: 5,
             transport: Transport::Datagram,
             durability: Durability::Disk,
+            changes_durability: false,
             repairs: true,
             sessions_expire: true,
             horizon: 1_000_000_000,

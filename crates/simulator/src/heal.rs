@@ -372,6 +372,10 @@ impl World {
     }
 
     fn converge(&mut self) {
+        if self.processes.iter().any(|it| it.replaced_in.is_some()) {
+            // Those that have the state may have lost it for a while when their epoch began.
+            self.replace_members();
+        }
         if self.now > self.healing.began + UNDER_WAY
             && let Some(states) = self.healing.states.take()
         {

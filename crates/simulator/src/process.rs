@@ -299,7 +299,8 @@ impl World {
     /// Starts a replica, for the first time or again.
     pub fn boot(&mut self, index: usize) {
         let mut configuration = self.configuration(Some(index));
-        self.processes[index].disk.find_epoch();
+        let (memory, kept) = self.find_epoch(index);
+        let durability = self.durability_of(index);
         let later = self.processes[index].disk.epoch.clone();
         if let Some((descriptor, base)) = &later {
             configuration.limits.agree(&descriptor.limits);
@@ -319,7 +320,6 @@ impl World {
             self.processes[index].gone = true;
             return self.effective(Kind::Wipe.name());
         }
-        let durability = self.setup.durability;
         let seed = self.random.draw();
         let owner = self.random.draw() | 1;
         self.embedded_next += 1;
@@ -333,10 +333,6 @@ impl World {
         process.lacks = false;
         let first_boot = std::mem::take(&mut process.fresh);
         process.boot += 1;
-        let memory = durability == Durability::Memory && !first_boot;
-        if memory {
-            process.disk.forget();
-        }
         let forgot = memory || process.repairing;
         process.incarnation.0 += u64::from(forgot);
         let identity = Identity {
@@ -346,7 +342,7 @@ impl World {
             epoch: epoch.number,
         };
         let members = epoch.members;
-        let with = (durability, members - 1 > members / 2);
+        let with = (kept, members - 1 > members / 2);
         let opened = process.disk.open(identity, first_boot, forgot, with);
         let found = match opened {
             Ok(found) => found,
@@ -977,9 +973,14 @@ impl World {
             }
             Output::SetTimer { key, at } => self.set_timer(index, key, at),
             Output::CancelTimer { key } => self.processes[index].timers.cancel(key),
-            Output::SnapshotBegin { id, fetched, kept } => {
+            Output::SnapshotBegin {
+                id,
+                fetched,
+                kept,
+                durable,
+            } => {
                 let disk = &mut self.processes[index].disk;
-                disk.snapshot_begin(id, fetched, kept);
+                disk.snapshot_begin(id, (fetched, durable), kept);
             }
             Output::SnapshotAppend(_) if self.processes[index].disk.is_full() => {
                 if self.processes[index].disk.snapshot_under_way() {

@@ -1,7 +1,8 @@
 //! The epoch that a replica is in, as its disk has it, and what starts from it.
 
 use quintet_replica::{
-    Bytes, Descriptor, Entry, Epoch, EpochNumber, Executed, SnapshotHeader, snapshot_header,
+    Bytes, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, SnapshotHeader,
+    snapshot_header,
 };
 
 /// The files `epoch`: a descriptor, and where that epoch began; none in the first.
@@ -10,6 +11,12 @@ pub(crate) type StoredEpoch = Option<(Descriptor, Executed)>;
 pub(crate) fn number(stored: &StoredEpoch) -> EpochNumber {
     let stored = stored.as_ref();
     stored.map_or(EpochNumber(1), |(descriptor, _)| descriptor.number)
+}
+
+/// Its durability; `first` in the first epoch.
+pub(crate) fn durability(stored: &StoredEpoch, first: Durability) -> Durability {
+    let stored = stored.as_ref();
+    stored.map_or(first, |(descriptor, _)| descriptor.durability)
 }
 
 fn header(bytes: &Bytes) -> Option<SnapshotHeader> {

@@ -30,7 +30,6 @@ const MOMENT_MAX: u64 = 700 * MILLISECOND;
 impl World {
     /// What is known of each replica if those in `dying` crashed now.
     fn states(&self, dying: &[usize]) -> Vec<NodeState> {
-        let memory = self.setup.durability == Durability::Memory;
         (self.processes.iter().enumerate())
             .map(|(id, process)| {
                 // A learner has its state in memory only.
@@ -43,6 +42,7 @@ impl World {
                     Some(_) if process.boot == 1 => true,
                     Some(node) => node.protocol_status().voting,
                 };
+                let memory = self.durability_of(id) == Durability::Memory;
                 let forgot = (memory && !remembers) || (learns && dies) || process.is_damaged();
                 NodeState {
                     id: ReplicaId(id as u16),
@@ -283,7 +283,9 @@ impl World {
             }
             Kind::CrashInTransfer => return self.arm_fetcher(duration),
             Kind::CrashAll => {
-                if !self.may_crash(&[]) {
+                let in_memory = |id: &usize| self.durability_of(*id) == Durability::Memory;
+                let forget: Vec<usize> = (0..self.replicas_max()).filter(in_memory).collect();
+                if !self.may_crash(&forget) {
                     return None;
                 }
                 self.effective(kind.name());

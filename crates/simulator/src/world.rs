@@ -263,6 +263,8 @@ pub(crate) struct World {
     pub mix: Mix,
     /// What the disks hold of what clients asked for.
     pub held: Held,
+    /// Members may have acknowledged something in an epoch that promises memory only.
+    pub was_in_memory: bool,
     /// Whether clients were answered rightly could not be found out.
     pub undecided: bool,
     /// How often each operation was sent.
@@ -498,11 +500,18 @@ impl World {
         let mut remotes = Vec::new();
         // One that all others refuse is missing from the start.
         let odd_wanted = setup.faults.configuration && setup.replicas >= 3;
+        let changes_durability = root.fork(22).profile("durability", |random| {
+            Ending::draw_durability(&setup, random)
+        });
         let ground = Ground {
             allowed: setup.faults,
             replicas: setup.replicas - usize::from(odd_wanted),
             transport: setup.transport,
-            durability: setup.durability,
+            durability: match changes_durability {
+                true => Durability::Memory,
+                false => setup.durability,
+            },
+            changes_durability,
             // The toy of the rig's own tests is the one protocol that cannot be repaired.
             repairs: !cfg!(test) || setup.entry.info.name != "toy",
             sessions_expire: shape.session_lifetime <= SESSION_SHORT_MAX,
@@ -523,9 +532,10 @@ impl World {
         if shape.steady {
             shorten_log(&mut setup);
         }
-        let ending = root.fork(20).profile("ending", |random| {
+        let mut ending = root.fork(20).profile("ending", |random| {
             Ending::draw(&setup, shape.horizon, random)
         });
+        ending.changes_durability = changes_durability && ending.at.is_some();
         let replicas_max = setup.replicas + ending.spare;
         for (index, client) in clients.iter_mut().enumerate() {
             client.place_remote(replicas_max, index as u16, &mut remotes);
@@ -568,6 +578,7 @@ impl World {
             queries: Vec::new(),
             mix,
             held: Held::new(replicas_max),
+            was_in_memory: false,
             undecided: false,
             tries: Vec::new(),
             hints: vec![0; shape.keys as usize],

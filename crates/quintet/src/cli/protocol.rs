@@ -44,18 +44,22 @@ struct Show {
     at: At,
 }
 
-/// Go on with another protocol, or with other options of this one
+/// Continue with another protocol, other options, or another durability
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   quintet protocol switch nezha                            the demo in ./quintet-demo
   quintet protocol switch multipaxos --set heartbeat_ms=50
   quintet protocol switch chain_paxos --admin http://127.0.0.1:7101
+  quintet protocol switch multipaxos --durability memory
 
 The cluster orders the change as it orders a command; each replica goes on by itself in the next
 epoch over the data that it has. Clients stay connected and wait for a moment. Options that are not
 named keep their values; those of another protocol have their defaults. It may be asked for again
-after an interruption: what is so already changes nothing.")]
+after an interruption: what is so already changes nothing.
+
+With --durability disk, every replica has the data on its disk before it continues. With memory, what
+is written from then on is lost when a majority of the replicas stops at a time.")]
 struct Switch {
     /// The protocol's name, see 'quintet protocols'
     name: String,
@@ -63,6 +67,10 @@ struct Switch {
     /// An option of the protocol; may be repeated
     #[arg(long, value_name = "OPTION=VALUE", value_parser = protocols::assignment)]
     set: Vec<(String, String)>,
+
+    /// The durability from then on: acknowledged is what a majority has on disk, or in memory
+    #[arg(long, value_parser = ["disk", "memory"])]
+    durability: Option<String>,
 
     #[command(flatten)]
     at: At,
@@ -90,6 +98,7 @@ impl Protocol {
                 let request = ChangeRequest {
                     protocol: Some(switch.name),
                     options: switch.set.into_iter().collect(),
+                    durability: switch.durability,
                     remove: Vec::new(),
                 };
                 let report = switch.at.ask(Some(&request))?;
@@ -105,8 +114,8 @@ fn print(at: &At, report: &ChangeReport, verb: &str) -> Outcome {
         return output::print_json(report);
     }
     let mut text = format!(
-        "The cluster {verb} {} in epoch {}.\n",
-        report.protocol, report.epoch
+        "The cluster {verb} {} in epoch {}, durability {}.\n",
+        report.protocol, report.epoch, report.durability
     );
     for (name, value) in &report.options {
         // Writing to a string does not fail.

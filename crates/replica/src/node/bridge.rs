@@ -113,10 +113,16 @@ impl Told {
 }
 
 impl Node {
-    /// A change of the epoch is wanted: all members save their state ahead. To be called again and
-    /// again; true once all that are linked are ready, or cannot become so.
-    pub fn prepare_change(&mut self, world: &dyn World, out: &mut Vec<Output>) -> bool {
-        if self.durability == Durability::Memory || self.halted || self.disk.is_hung() {
+    /// A change to an epoch of this durability is wanted: all members save their state ahead. To be
+    /// called again and again; true once all that are linked are ready, or cannot become so.
+    pub fn prepare_change(
+        &mut self,
+        next: Durability,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        let in_memory = [self.durability, next] == [Durability::Memory; 2];
+        if in_memory || self.halted || self.disk.is_hung() {
             return true;
         }
         self.begin_bridge(world, out);
@@ -226,7 +232,7 @@ impl Node {
         }
         let is_busy = self.fetch.is_some() || self.installing.is_some();
         let serves = !self.is_between_epochs() || self.succession.is_learning();
-        let is_of_use = self.durability == Durability::Disk && !self.is_saved_soon();
+        let is_of_use = !self.is_saved_soon();
         let is_open = !self.executor.has_seal() && !self.unordered;
         let has_failed = world.now() < self.succession.bridges_from;
         if is_busy || !serves || !is_of_use || !is_open || has_failed {
@@ -348,6 +354,12 @@ impl Node {
         }
         self.executor.count_uncovered(bridge.uncovered);
         out.push(Output::SnapshotAbandon);
+    }
+
+    /// Whether the file that is being saved is a bridge to there.
+    pub(super) fn bridges_to(&self, base: Executed) -> bool {
+        let file = self.unfinished.as_ref();
+        file.is_some_and(|it| it.id == base && it.kind == Under::Bridge)
     }
 
     /// Takes the bridge if it leads to the end of this epoch.

@@ -64,6 +64,7 @@ impl Node {
             id,
             fetched: true,
             kept,
+            durable: self.saves_durably(),
         });
         self.unfinished = Some(Unfinished {
             kind: Under::Fetched { whole: false },
@@ -280,8 +281,8 @@ impl Node {
             .filter(|info| info.id.slot >= covers || !is_final && info.id.slot >= at_least)
             // Of an epoch that has ended, slots behind its end may be as high.
             .filter(|info| info.id.position >= self.executor.base().position)
-            // One that leads into this epoch is none of it.
-            .filter(|_| !self.succession.bridged);
+            // One that leads into this epoch is none of it, known to be saved or not.
+            .filter(|info| !self.succession.bridged && !self.bridges_to(info.id));
         if let Some(info) = newest
             && let Some(bytes) = world.snapshot_read(info.id, 0, transfer::PIECE)
             && let Some((snapshot, total)) = self.file_given(info.id, world)
@@ -354,10 +355,12 @@ impl Node {
             self.donor_last = Some(from);
             self.executor.abandon_snapshot();
             self.lose_source();
+            let durable = self.saves_durably();
             out.push(Output::SnapshotBegin {
                 id: snapshot.id,
                 fetched: true,
                 kept: 0,
+                durable,
             });
             self.unfinished = Some(Unfinished {
                 kind: Under::Fetched { whole: false },

@@ -126,6 +126,8 @@ pub enum Output {
         /// This number of its bytes is here from an earlier run and stays, see
         /// [`World::snapshot_left`](crate::World::snapshot_left); what is appended comes behind them.
         kept: u64,
+        /// It must outlive the process: once it is saved, it is durable.
+        durable: bool,
     },
     /// Append to it.
     SnapshotAppend(Bytes),

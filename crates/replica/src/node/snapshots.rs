@@ -61,10 +61,12 @@ impl Node {
         out: &mut Vec<Output>,
     ) -> &mut Unfinished {
         let (id, first) = self.executor.begin_snapshot(slot, summary);
+        let durable = self.saves_durably() || matches!(kind, Under::Bridge);
         out.push(Output::SnapshotBegin {
             id,
             fetched: false,
             kept: 0,
+            durable,
         });
         let appended = first.len() as u64;
         out.push(Output::SnapshotAppend(first));

@@ -132,6 +132,9 @@ pub(super) struct Succession {
     empty: ReplicaSet,
     /// A member has entered a later epoch, so a majority had the end of this one then.
     is_over: bool,
+    /// The epoch before was kept on disk. Its acknowledgements hold through a loss of power until this
+    /// one has begun, whatever this one promises.
+    was_on_disk: bool,
     /// Peers that are linked.
     links: BTreeMap<ReplicaId, Incarnation>,
     /// Frontends that are linked and embedded in no member.
@@ -166,6 +169,7 @@ impl Succession {
             later: ReplicaSet::EMPTY,
             empty: ReplicaSet::EMPTY,
             is_over: false,
+            was_on_disk: false,
             links: BTreeMap::new(),
             frontends: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -187,6 +191,7 @@ impl Succession {
         use core::hash::Hash;
         let peers = [self.elsewhere, self.idle, self.past, self.later, self.empty];
         (self.phase, peers.map(|set| set.0), self.is_over).hash(&mut hasher);
+        self.was_on_disk.hash(&mut hasher);
         (&self.links, &self.frontends, &self.answered, &self.carried).hash(&mut hasher);
         (self.young, self.bridged, self.bridges_from).hash(&mut hasher);
         (self.enough_since, self.generation, self.timer_set).hash(&mut hasher);
@@ -272,6 +277,12 @@ impl Node {
     #[must_use]
     pub const fn lacks_state(&self) -> bool {
         matches!(self.succession.phase, Phase::Following)
+    }
+
+    /// Whether snapshots must outlive the process now: this epoch is kept on disk, or the one before
+    /// was and this one has not begun yet.
+    pub(super) fn saves_durably(&self) -> bool {
+        self.durability == Durability::Disk || self.succession.was_on_disk
     }
 
     /// Whether a second snapshot of the epoch is due: there is something new in it, or the first one
@@ -559,7 +570,8 @@ impl Node {
     /// Whether another member has this replica's row in the next epoch.
     fn is_replaced_by(&self, next: &Descriptor) -> bool {
         let ours = Descriptor::decode(self.executor.descriptor().clone());
-        ours.is_ok_and(|ours| next.replaces(&ours, self.id))
+        let lacks = !next.all().contains(self.id);
+        lacks || ours.is_ok_and(|ours| next.replaces(&ours, self.id))
     }
 
     fn end_membership(&mut self, since: EpochNumber, out: &mut Vec<Output>) {
@@ -669,8 +681,7 @@ impl Node {
         }
         let known = self.voters_of(self.holders());
         // It has given up what it had in memory of the earlier epoch, not what is on its disk.
-        let has_earlier =
-            self.durability == Durability::Disk && self.succession.recovered.is_none();
+        let has_earlier = self.succession.was_on_disk && self.succession.recovered.is_none();
         if has_earlier && known.is_empty() && !present.is_empty() {
             let reason = format!(
                 "no member has the state of epoch {} any more: start this replica again, to end \
@@ -705,7 +716,10 @@ impl Node {
             // Its protocol goes on for those that need it, until the next epoch is settled.
             return;
         }
-        let bridge = self.take_bridge();
+        // In memory the epoch begins at once, and peers are given its first state.
+        let next = self.successor().map(|next| next.durability);
+        let durably = [Some(self.durability), next].contains(&Some(Durability::Disk));
+        let bridge = durably.then(|| self.take_bridge()).flatten();
         let end = self.sealed().map(|seal| seal.base).unwrap_or_default();
         self.leave_protocol("entering an epoch", out);
         let next = match self.executor.enter() {
@@ -729,8 +743,7 @@ impl Node {
             None => self.save_first_state(out),
         }
         // In memory, what is saved serves peers only.
-        let in_memory = self.durability == Durability::Memory;
-        if in_memory || self.planted.is(Plant::BeginsBeforeItIsDurable) {
+        if !self.saves_durably() || self.planted.is(Plant::BeginsBeforeItIsDurable) {
             self.state_is_here(None, out);
         }
         self.tell_epoch(ReplicaSet(all.0 | self.peers().0), false, out);
@@ -780,6 +793,9 @@ impl Node {
 
     fn become_member_of(&mut self, next: &Descriptor) {
         self.epoch = next.number;
+        // Several may pass before one begins here.
+        self.succession.was_on_disk |= self.durability == Durability::Disk;
+        self.durability = next.durability;
         if !self.planted.is(Plant::RowsOfTheOldEpoch) {
             (self.members, self.voters) = (next.all(), next.voters());
         }
@@ -833,7 +849,8 @@ impl Node {
     /// Whether the state that this epoch begins with is being saved.
     fn saves_base(&self) -> bool {
         let file = self.unfinished.as_ref();
-        file.is_some_and(|it| it.id == self.executor.base() && matches!(it.kind, Under::Own { .. }))
+        let is_own = |kind: &Under| matches!(kind, Under::Own { .. } | Under::Bridge);
+        file.is_some_and(|it| it.id == self.executor.base() && is_own(&it.kind))
     }
 
     pub(super) fn first_state_failed(&mut self, now: Time) {
@@ -902,7 +919,7 @@ impl Node {
         if !fits {
             return self.malformed += 1;
         }
-        if next.replaces(&ours, self.id) {
+        if self.is_replaced_by(&next) {
             // One without the end knows from others alone who votes next.
             let settled = next.voters().is_majority(self.succession.later);
             if settled || self.is_settled_without() {
@@ -949,11 +966,11 @@ impl Node {
     ) {
         self.replica = Box::new(Between::new("following an epoch", Slot(0), Vec::new()));
         self.succession.recovered = Some(recovered);
+        self.succession.phase = Phase::Following;
         self.meet_peers(world, out);
         if self.planted.is(Plant::BeginsWithoutTheState) {
             return self.state_is_here(None, out);
         }
-        self.succession.phase = Phase::Following;
         self.fetch_first_state(self.peers(), world, out);
     }
 
@@ -984,6 +1001,7 @@ impl Node {
             self.succession.phase = Phase::Saving { again: None };
             return Ok(());
         }
+        self.succession.was_on_disk = false;
         let open = self.replica.take_open();
         if self.is_learner() {
             self.begin_to_learn(open, world, out);

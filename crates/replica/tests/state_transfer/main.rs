@@ -445,7 +445,9 @@ impl Place {
                         frames.push(frame);
                     }
                 }
-                Output::SnapshotBegin { id, fetched, kept } => {
+                Output::SnapshotBegin {
+                    id, fetched, kept, ..
+                } => {
                     let left = self.world.left.take();
                     let kept =
                         left.map_or_else(Bytes::new, |(_, bytes)| bytes.slice(..kept as usize));

@@ -12,8 +12,8 @@ use crate::{
 };
 use quintet_protocols::find;
 use quintet_replica::{
-    Bytes, CommandTime, Descriptor, Epoch, EpochNumber, Executed, FEATURE_LEVEL, MemberRole,
-    MemberRow, ReplicaId, ReplicaSet, Time, World as _, no_member,
+    Bytes, CommandTime, Descriptor, Durability, Epoch, EpochNumber, Executed, FEATURE_LEVEL,
+    MemberRole, MemberRow, ReplicaId, ReplicaSet, Time, World as _, no_member,
 };
 use std::{
     cell::Cell,
@@ -244,6 +244,11 @@ impl Epochs {
         };
         let asked = request.options.iter();
         options.extend(asked.map(|(name, value)| (name.clone(), value.clone())));
+        let durability = match &request.durability {
+            Some(name) => (name.parse())
+                .map_err(|accepted: &str| format!("durability '{name}': {accepted}"))?,
+            None => now.durability,
+        };
         (entry.check)(&options).map_err(|error| error.to_string())?;
         if (entry.unordered)(&options) {
             return Err(format!(
@@ -268,6 +273,7 @@ impl Epochs {
         Ok(Descriptor {
             protocol: name.clone(),
             options,
+            durability,
             ..now.successor()
         })
     }
@@ -287,6 +293,7 @@ fn is_same(next: &Descriptor, current: &Descriptor) -> bool {
     };
     next.protocol == current.protocol
         && next.options == current.options
+        && next.durability == current.durability
         && nodes(next) == nodes(current)
 }
 
@@ -361,9 +368,11 @@ impl EventLoop {
             "the cluster goes on in another epoch"
         );
         if earlier.number < number {
-            self.journal.enter(number);
+            let reserve = descriptor.durability == Durability::Disk;
+            self.journal.enter(number, reserve);
             self.trims.clear();
         }
+        self.about.durability = descriptor.durability.name();
         self.about.members = descriptor.voters().len();
         self.changes.enter_epoch(descriptor.voters());
         let rows = descriptor.members.len();
@@ -562,11 +571,15 @@ impl EventLoop {
         if self.node.is_learner() && !request.changes_nothing() {
             return self.shell.answer_change(waiter, Err(NO_VOTE.to_owned()));
         }
-        let has_settings = request.protocol.is_some() || !request.options.is_empty();
+        let settings = ChangeRequest {
+            remove: Vec::new(),
+            ..request.clone()
+        };
+        let has_settings = !settings.changes_nothing();
         let next = match &request.remove[..] {
             [] => self.epochs.with_settings(request),
             _ if has_settings => {
-                Err("one change at a time: members, or protocol and options".to_owned())
+                Err("one change at a time: members, or protocol, options and durability".to_owned())
             }
             gone => self.next_without_members(gone, now),
         };
@@ -645,7 +658,8 @@ impl EventLoop {
             return;
         }
         if let Some(until) = changing.prepares_until {
-            let prepared = self.node.prepare_change(&self.world, &mut self.outputs);
+            let durability = changing.next.durability;
+            let prepared = (self.node).prepare_change(durability, &self.world, &mut self.outputs);
             if !prepared && now < until {
                 changing.offer_at = now + PREPARE_EVERY;
                 return;
@@ -773,6 +787,7 @@ impl EventLoop {
             epoch: self.about.epoch,
             protocol: self.about.protocol.clone(),
             options: self.about.options.clone(),
+            durability: self.about.durability.to_owned(),
             fingerprint: self.about.fingerprint.clone(),
             members: self.member_rows(self.now()),
             change: self.change_phase().to_owned(),

@@ -469,9 +469,12 @@ impl EventLoop {
                 Output::Trim { below } => self.trim_later(below),
                 Output::SetTimer { key, at } => self.shell.timers.set(key, at),
                 Output::CancelTimer { key } => self.shell.timers.cancel(key),
-                Output::SnapshotBegin { id, fetched, kept } => {
-                    self.world.snapshots.begin(id, fetched, kept);
-                }
+                Output::SnapshotBegin {
+                    id,
+                    fetched,
+                    kept,
+                    durable,
+                } => self.world.snapshots.begin(id, (fetched, durable), kept),
                 Output::SnapshotAppend(bytes) => self.world.snapshots.append(bytes),
                 Output::SnapshotTruncate(length) => self.world.snapshots.truncate(length),
                 Output::SnapshotBridges { base } => self.world.snapshots.bridges(base),

@@ -218,6 +218,7 @@ impl Proxy {
                 epoch: self.about.epoch,
                 protocol: self.about.protocol.clone(),
                 options: self.about.options.clone(),
+                durability: self.about.durability.clone(),
                 fingerprint: self.about.fingerprint.clone(),
                 members,
                 change: self.about.change.to_owned(),
@@ -280,6 +281,7 @@ impl Proxy {
             self.about.epoch = epoch.0;
             self.about.protocol = self.client.protocol().to_owned();
             if let Some(descriptor) = self.client.descriptor() {
+                self.about.durability = descriptor.durability.name().to_owned();
                 (self.about.options, self.about.limits) = terms::shown(descriptor);
                 self.about.fingerprint = descriptor.fingerprint().to_string();
                 self.about.members = descriptor.voters().len();
@@ -388,6 +390,7 @@ impl Proxy {
             silent,
             epoch: self.about.epoch,
             protocol: self.about.protocol.clone(),
+            durability: self.about.durability.parse().ok(),
             disk_state: "none",
             ..NodeView::default()
         };

@@ -95,6 +95,7 @@ impl EventLoop {
             members: self.about.members,
             epoch: self.about.epoch,
             protocol: self.about.protocol.clone(),
+            durability: self.about.durability.parse().ok(),
             incarnation: self.about.incarnation,
             disk_state: self.disk.name(),
             repairing: self.about.repairing.is_some(),

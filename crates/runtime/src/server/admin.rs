@@ -560,6 +560,7 @@ async fn shown(extract::State(state): extract::State<State>) -> Json<ChangeRepor
         epoch: report.epoch,
         protocol: report.protocol,
         options: report.options,
+        durability: report.durability,
         fingerprint: report.fingerprint,
         members: report.rows,
         change: report.change.to_owned(),

@@ -20,6 +20,9 @@ pub struct ChangeRequest {
     /// changes, have by default.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
+    /// The durability from then on: `disk` or `memory`.
+    #[serde(default)]
+    pub durability: Option<String>,
     /// Members that are removed, by their numbers.
     #[serde(default, deserialize_with = "one_or_more")]
     pub remove: Vec<u16>,
@@ -58,6 +61,9 @@ pub struct ChangeReport {
     pub protocol: String,
     /// All options of the protocol.
     pub options: BTreeMap<String, String>,
+    /// Its durability: `disk` or `memory`.
+    #[serde(default)]
+    pub durability: String,
     /// Tells what the members have agreed on from all else.
     pub fingerprint: String,
     /// The members.

@@ -168,6 +168,8 @@ pub struct NodeView {
     pub epoch: u64,
     /// Its protocol; empty for the one that was configured.
     pub protocol: String,
+    /// Its durability; `None` for the one that was configured.
+    pub durability: Option<Durability>,
     /// This replica's incarnation.
     pub incarnation: u64,
     /// Resident memory of the process, in bytes.

@@ -59,6 +59,19 @@ impl Gateway {
         out
     }
 
+    /// The present epoch's durability.
+    pub(super) fn durability(&self) -> Durability {
+        self.view.durability.unwrap_or(self.config.durability)
+    }
+
+    /// The present epoch's protocol.
+    pub(super) fn protocol(&self) -> &str {
+        match self.view.protocol.is_empty() {
+            true => &self.config.protocol,
+            false => &self.view.protocol,
+        }
+    }
+
     fn write_section(&self, name: &str, out: &mut String) {
         let (config, view, counters) = (&self.config, &self.view, &self.counters);
         let node = &view.node;
@@ -96,7 +109,7 @@ impl Gateway {
             },
             "persistence" => lines! { out,
                 "loading" = 0;
-                "aof_enabled" = u8::from(config.durability == Durability::Disk);
+                "aof_enabled" = u8::from(self.durability() == Durability::Disk);
                 "rdb_bgsave_in_progress" = u8::from(node.snapshot_under_way);
                 "rdb_last_bgsave_status" = "ok";
                 "journal_bytes" = view.journal_bytes;
@@ -174,10 +187,7 @@ impl Gateway {
                     "reachable" = view.reachable;
                     "incarnation" = view.incarnation;
                     "epoch" = view.epoch;
-                    "protocol" = match view.protocol.is_empty() {
-                        true => &config.protocol,
-                        false => &view.protocol,
-                    };
+                    "protocol" = self.protocol();
                     "quintet_role" = node.protocol.role;
                 }
                 if let Some(leader) = node.protocol.leader {
@@ -190,7 +200,7 @@ impl Gateway {
                     "committed" = node.protocol.committed.0;
                     "executed" = node.executed.slot.0;
                     "stable" = node.protocol.stable.0;
-                    "durability" = config.durability.name();
+                    "durability" = self.durability().name();
                     "threads" = config.threads;
                     "repairing" = u8::from(view.repairing);
                     "sessions" = node.sessions;

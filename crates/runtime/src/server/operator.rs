@@ -16,9 +16,9 @@ use super::{
 };
 use quintet_replica::Time;
 use quintet_store::{CommandError, Reply};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-const HELP: [&str; 15] = [
+const HELP: [&str; 16] = [
     "QUINTET <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "MEMBERS",
     "    Return the members of the cluster.",
@@ -27,7 +27,8 @@ const HELP: [&str; 15] = [
     "CHANGE",
     "    Return whether a change is under way: none, ordering or sealed.",
     "SWITCH <protocol> [<option> <value> ...]",
-    "    Continue with this protocol and these options; answered when it does.",
+    "    Continue with this protocol and these options; answered when it does. The option",
+    "    'durability' is 'disk' or 'memory', whatever the protocol.",
     "MEMBER REMOVE <id> [<id> ...]",
     "    Remove members; answered when they are removed. The others keep their numbers.",
     "MEMBER ADD, MEMBER REPLACE <id>",
@@ -177,9 +178,12 @@ fn parse(args: &[&[u8]]) -> Result<Option<(Shows, ChangeRequest)>, CommandError>
         ("change", []) => (Shows::Change, nothing),
         ("switch", [name, options @ ..]) if options.len() % 2 == 0 => {
             let pairs = options.chunks_exact(2);
+            let pairs = pairs.map(|pair| (text(pair[0]), text(pair[1])));
+            let mut options: BTreeMap<String, String> = pairs.collect();
             let request = ChangeRequest {
                 protocol: Some(text(name)),
-                options: pairs.map(|pair| (text(pair[0]), text(pair[1]))).collect(),
+                durability: options.remove("durability"),
+                options,
                 ..nothing
             };
             (Shows::Protocol, request)
@@ -228,9 +232,10 @@ fn write(report: &ChangeReport, shows: &Shows, reply: &mut Reply<'_>) {
             }
         }
         Shows::Protocol => {
-            reply.map(4);
+            reply.map(5);
             number(reply, "epoch", report.epoch);
             field(reply, "protocol", &report.protocol);
+            field(reply, "durability", &report.durability);
             field(reply, "fingerprint", &report.fingerprint);
             reply.bulk(b"options");
             reply.map(report.options.len());

@@ -13,7 +13,7 @@ const PATTERN_MAX: usize = 256;
 impl Gateway {
     fn settings(&self) -> Vec<(&'static str, String)> {
         let config = &self.config;
-        let append_only = config.durability == Durability::Disk;
+        let append_only = self.durability() == Durability::Disk;
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let mut settings = vec![
             ("appendfsync", "always".to_owned()),
@@ -44,8 +44,8 @@ impl Gateway {
                 "client-deadline-ms",
                 config.client_deadline.as_millis().to_string(),
             ),
-            ("durability", config.durability.name().to_owned()),
-            ("protocol", config.protocol.clone()),
+            ("durability", self.durability().name().to_owned()),
+            ("protocol", self.protocol().to_owned()),
         ];
         settings.sort_unstable();
         settings

@@ -401,6 +401,40 @@ pub(super) fn any_member_is_removed(mut setting: Setting) -> Result<(), Skip> {
     Ok(())
 }
 
+/// Durability changes under load, there and back, in both orders. Once acknowledgements promise a
+/// disk, all replicas may die at once; while they promise memory, one after the other may.
+pub(super) fn durability_changes(mut setting: Setting) -> Result<(), Skip> {
+    setting.snapshot_bytes_min = 4 << 10;
+    let mut disk = setting.durability == Durability::Disk;
+    let mut stage = cast::open(setting);
+    let mut number = EpochNumber(1);
+    let all = stage.members();
+    for _ in 0..3 {
+        let _ = stage.load(6, 20);
+        stage.run(MILLISECOND / 4);
+        change_by(&mut stage, &all, number, |stage, replica| {
+            let _ = stage.offer_durability(replica);
+        });
+        (disk, number) = (!disk, EpochNumber(number.0 + 1));
+        if disk {
+            // Before anything else: the epoch began with a state that is on the disks.
+            all.iter().for_each(|replica| stage.crash(*replica));
+            start(&mut stage, &all, number);
+        } else {
+            for replica in &all {
+                if cast::dispensable(&stage, *replica).is_ok() {
+                    stage.crash(*replica);
+                    stage.run(SECOND);
+                    start(&mut stage, &[*replica], number);
+                }
+            }
+        }
+        stage.until("the load is over", Stage::quiet);
+    }
+    end(&mut stage);
+    Ok(())
+}
+
 /// As many as the protocol can do without are lost, one after the other, and removed at once: those
 /// that are left are few beside those that voted, and suffice.
 pub(super) fn all_that_are_lost_are_removed_at_once(setting: Setting) -> Result<(), Skip> {

@@ -171,6 +171,8 @@ scenarios! {
         "members are added and removed under load, and others are lost";
     epochs::any_member_is_removed [3] Both
         "any members are removed under load, and others get their numbers; the rest keep theirs";
+    epochs::durability_changes [1, 3] Both
+        "from disk to memory and back: once acknowledgements promise a disk, all may die at once";
     epochs::all_that_are_lost_are_removed_at_once [3, 5] Disk
         "as many are lost as the protocol turns out to do without, and removed: those left serve";
     epochs::learner_has_the_state_when_it_gets_its_vote [1, 3] Both

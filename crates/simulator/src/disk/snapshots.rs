@@ -3,14 +3,16 @@
 use super::*;
 
 impl Disk {
-    /// Begins one; the first `kept` bytes of what an earlier run left of it stay.
-    pub fn snapshot_begin(&mut self, id: Executed, fetched: bool, kept: u64) {
+    /// Begins one that comes from a peer or not, and is to outlive the process or not; the first
+    /// `kept` bytes of what an earlier run left of it stay.
+    pub fn snapshot_begin(&mut self, id: Executed, (fetched, durable): (bool, bool), kept: u64) {
         let left = self.left.take();
         let mut bytes = left.map_or_else(Vec::new, |(_, bytes)| bytes);
         bytes.truncate(kept as usize);
         self.writing = Some((id, fetched, bytes));
         self.finishing = false;
         self.bridging = false;
+        self.durable = durable;
     }
 
     /// The snapshot under way leads to where an epoch begins.
@@ -82,6 +84,7 @@ impl Disk {
             bytes,
             fetched: fetched || gap,
             bridges,
+            durable: self.durable,
         });
         // The first state of an epoch stands before the bridge into it.
         self.snapshots
@@ -108,6 +111,12 @@ impl Disk {
             self.waiting.push_back(Order::Skip);
         }
         Some((info, self.trim_due(random)))
+    }
+
+    /// Whether a state at or behind this position would outlive the process.
+    pub fn has_saved(&self, base: Executed) -> bool {
+        let mut kept = self.snapshots.iter();
+        kept.any(|kept| kept.durable && kept.info.id.position >= base.position)
     }
 
     pub fn snapshot_newest(&self) -> Option<SnapshotInfo> {

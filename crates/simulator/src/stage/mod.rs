@@ -247,6 +247,16 @@ impl Stage {
         self.offer_epoch(seat, &next)
     }
 
+    /// The same with the other durability.
+    pub fn offer_durability(&mut self, replica: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(replica).successor();
+        next.durability = match next.durability {
+            Durability::Disk => Durability::Memory,
+            Durability::Memory => Durability::Disk,
+        };
+        self.offer_epoch(replica, &next)
+    }
+
     /// The same with another member in the place of one.
     pub fn offer_replacement(&mut self, seat: usize, replaced: usize) -> Result<(), SealError> {
         let mut next = self.descriptor_of(seat).successor();
@@ -593,8 +603,9 @@ impl Stage {
     /// What the protocol is asked about when `down` do not run and `forgot` have lost their
     /// memories.
     fn viable_without(&self, down: &[usize]) -> bool {
-        let memory = self.setting.durability == Durability::Memory;
         let (_, voters) = self.newest_members();
+        let mut kept = (voters.set().iter()).map(|it| self.descriptor_of(it.index()).durability);
+        let memory = kept.any(|it| it == Durability::Memory);
         let ranked = (0..).map(ReplicaId).zip(voters.set().iter());
         let states: Vec<NodeState> = ranked
             .map(|(id, number)| NodeState {

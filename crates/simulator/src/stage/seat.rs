@@ -253,7 +253,7 @@ impl Seat {
 impl Stage {
     /// Starts a replica, for the first time or again.
     pub fn start(&mut self, index: usize) {
-        let durability = self.setting.durability;
+        let kept = self.descriptor_of(index).durability;
         let seed = self.random.draw();
         self.frontend_next += 1;
         let frontend = FrontendId(EMBEDDED + self.frontend_next);
@@ -262,7 +262,7 @@ impl Stage {
         let first_boot = std::mem::take(&mut seat.is_new);
         seat.boot += 1;
         let damaged = std::mem::take(&mut seat.disk.is_damaged);
-        let forgot = damaged || durability == Durability::Memory && !first_boot;
+        let forgot = damaged || kept == Durability::Memory && !first_boot;
         if forgot {
             seat.incarnation.0 += 1;
             seat.disk.records.clear();
@@ -285,7 +285,7 @@ impl Stage {
             boot: Boot(seat.boot.into()),
             group: GroupId(0),
             epoch,
-            durability,
+            durability: descriptor.durability,
             seed,
             frontend,
             snapshot_bytes_min: self.setting.snapshot_bytes_min,
@@ -453,9 +453,10 @@ impl Stage {
 
     /// A change is wanted: whether all members that run have saved their state ahead.
     pub fn prepare(&mut self, index: usize) -> bool {
+        let next = self.descriptor_of(index).durability;
         self.seats[index].touched = true;
         let prepared = self.call(index, |node, view, outputs| {
-            node.prepare_change(view, outputs)
+            node.prepare_change(next, view, outputs)
         });
         prepared.unwrap_or(false)
     }

@@ -42,6 +42,9 @@ pub struct Marker {
     secret: String,
     /// What its acknowledgements promise.
     pub durability: String,
+    /// It was kept on disk once, and in memory at the end.
+    #[serde(skip)]
+    pub lost_memory: bool,
     /// Its protocol.
     pub protocol: String,
     /// How many replicas it has, with those that were removed from among them.
@@ -96,7 +99,13 @@ impl Marker {
         let epochs = replicas_in(directory).into_iter();
         let epochs = epochs.filter_map(|id| quintet_runtime::stored_epoch(&data_in(directory, id)));
         let newest = epochs.max_by_key(|epoch| epoch.number);
-        if let Some(epoch) = newest.filter(|epoch| epoch.number.0 > 1 && !self.is_memory()) {
+        let newest = newest.filter(|epoch| epoch.number.0 > 1);
+        if let Some(epoch) = newest {
+            if epoch.durability.name() == "memory" {
+                self.lost_memory = !self.is_memory();
+                return self;
+            }
+            epoch.durability.name().clone_into(&mut self.durability);
             self.protocol = epoch.protocol;
             self.replicas = epoch.members.len() as u16;
             let rows = epoch.members.iter().zip(0..);
@@ -351,6 +360,7 @@ impl Directory {
             cluster,
             secret,
             durability: plan.durability.name().to_owned(),
+            lost_memory: false,
             protocol: plan.protocol.clone(),
             replicas: plan.replicas,
             vacant: plan.vacant.clone(),
@@ -387,6 +397,14 @@ impl Directory {
             )
             .help("choose another directory with --dir"))
         };
+        if held.lost_memory {
+            return refuse(
+                "its cluster had changed to durability 'memory', so that it lost what was in \
+                 memory when it stopped; the state that it had on disk before is in \
+                 replica-*/snapshots (quintet snapshot restore)"
+                    .to_owned(),
+            );
+        }
         if plan.durability.name() != held.durability {
             return refuse(format!(
                 "this directory holds a cluster of durability '{}', and a memory demo starts empty",

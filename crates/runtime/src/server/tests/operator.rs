@@ -17,6 +17,7 @@ fn report() -> ChangeReport {
         epoch: 2,
         protocol: "nezha".to_owned(),
         options: [("a".to_owned(), "1".to_owned())].into(),
+        durability: "memory".to_owned(),
         fingerprint: "f".to_owned(),
         members: vec![member(0), member(1)],
         change: "none".to_owned(),
@@ -27,12 +28,13 @@ fn report() -> ChangeReport {
 fn client_that_changes_the_protocol_waits_alone_and_in_order() {
     let mut rig = Rig::new();
     let (id, other) = (rig.connect(), rig.connect());
-    let asked = "SET a 1\r\nQUINTET SWITCH nezha a 1\r\nGET a\r\n";
+    let asked = "SET a 1\r\nQUINTET SWITCH nezha a 1 durability memory\r\nGET a\r\n";
     assert_eq!(rig.ask(id, asked), "+OK\\r\\n");
     let (number, request) = rig.gateway.take_change().unwrap();
     let wanted = ChangeRequest {
         protocol: Some("nezha".to_owned()),
         options: [("a".to_owned(), "1".to_owned())].into(),
+        durability: Some("memory".to_owned()),
         remove: Vec::new(),
     };
     assert_eq!(request, wanted);
@@ -45,7 +47,8 @@ fn client_that_changes_the_protocol_waits_alone_and_in_order() {
     rig.run();
     assert_eq!(
         rig.output(id),
-        "*8\\r\\n$5\\r\\nepoch\\r\\n:2\\r\\n$8\\r\\nprotocol\\r\\n$5\\r\\nnezha\\r\\n\
+        "*10\\r\\n$5\\r\\nepoch\\r\\n:2\\r\\n$8\\r\\nprotocol\\r\\n$5\\r\\nnezha\\r\\n\
+         $10\\r\\ndurability\\r\\n$6\\r\\nmemory\\r\\n\
          $11\\r\\nfingerprint\\r\\n$1\\r\\nf\\r\\n$7\\r\\noptions\\r\\n*2\\r\\n$1\\r\\na\\r\\n$1\\r\\n1\\r\\n\
          $1\\r\\n1\\r\\n"
     );
@@ -174,7 +177,7 @@ fn invalid_requests_are_refused_without_asking_the_replica() {
             "{line}: {said}"
         );
     }
-    assert!(rig.say(id, "QUINTET HELP").starts_with("*15"));
+    assert!(rig.say(id, "QUINTET HELP").starts_with("*16"));
     rig.say(id, "MULTI");
     assert!(
         rig.say(id, "QUINTET MEMBERS")
