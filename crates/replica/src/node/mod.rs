@@ -524,8 +524,8 @@ impl Node {
             Input::Persisted(upto) => {
                 assert!(upto >= self.persisted, "durability does not go back");
                 self.persisted = upto;
-                self.on_disk_answered(upto, world.now(), out);
-                self.pace.synced(upto.0, world.now());
+                self.on_disk_answered(upto, world, out);
+                self.pace.synced(upto.0, || world.now());
                 self.events.push_back(Event::Persisted(upto));
                 self.release_held(out);
                 self.maybe_finish_snapshot(out);
@@ -897,8 +897,9 @@ impl Node {
             }
             Effect::Persist { id, write } => {
                 self.written = id;
-                self.disk.asked(write.bytes(), world.now());
-                self.pace.wrote(id.0, world.now());
+                let now = world.now();
+                self.disk.asked(write.bytes(), now);
+                self.pace.wrote(id.0, now);
                 out.push(Output::Journal { id, write });
             }
             Effect::Trim { below } => out.push(Output::Trim { below }),

@@ -214,8 +214,9 @@ impl Pace {
     }
 
     /// Writes up to this one are durable.
-    pub fn synced(&mut self, upto: u64, now: Time) {
+    pub fn synced(&mut self, upto: u64, now: impl FnOnce() -> Time) {
         if let Some((_, at)) = self.write.take_if(|(id, _)| *id <= upto) {
+            let now = now();
             self.syncs.add(now.since(at), now);
         }
     }
@@ -487,7 +488,7 @@ mod tests {
                 group.members[id].wrote(at, now);
                 // Another write meanwhile is not measured.
                 group.members[id].wrote(at + 1_000, now + MS);
-                group.members[id].synced(at, now + MS * sync);
+                group.members[id].synced(at, || now + MS * sync);
             }
             group.run(PACE_BEAT);
         }
@@ -514,7 +515,7 @@ mod tests {
             for at in 0..80 {
                 let now = group.now;
                 group.members[0].wrote(at, now);
-                group.members[0].synced(at, now + MS * 20);
+                group.members[0].synced(at, || now + MS * 20);
                 group.run(PACE_BEAT);
             }
             assert_eq!(group.found, [], "{votes}");
