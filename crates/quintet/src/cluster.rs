@@ -149,7 +149,7 @@ impl Local {
         let identity = ClusterId(identity(&path)?);
         let mut listeners = Vec::new();
         let mut members = Vec::new();
-        for place in self.places_in(&path) {
+        for place in self.places_in(&path)? {
             let listening = match place {
                 Listens::Nowhere => None,
                 Listens::Anywhere => Some(listen(None)?),
@@ -190,13 +190,26 @@ impl Local {
     }
 
     /// Where the replicas listen: as the members have agreed, once they have changed.
-    fn places_in(&self, path: &Path) -> Vec<Listens> {
+    fn places_in(&self, path: &Path) -> Result<Vec<Listens>, Error> {
         let stored = (0..ReplicaSet::MEMBERS_MAX).map(|id| path.join(format!("replica-{id}")));
         let stored = stored.filter(|data| data.exists());
         let newest = stored
             .filter_map(|data| stored_epoch(&data))
             .max_by_key(|epoch| epoch.number);
-        match newest.filter(|epoch| epoch.number.0 > 1 && epoch.durability == Durability::Disk) {
+        let newest = newest.filter(|epoch| epoch.number.0 > 1);
+        if newest
+            .as_ref()
+            .is_some_and(|it| it.durability == Durability::Memory)
+        {
+            let reason = format!(
+                "{}: the cluster had changed to durability 'memory' and has lost what was in \
+                 memory; begin a new one with replica-*/snapshots/last-on-disk (quintet snapshot \
+                 restore)",
+                path.display()
+            );
+            return Err(StartError::Config(reason).into());
+        }
+        Ok(match newest {
             Some(epoch) => epoch
                 .members
                 .into_iter()
@@ -206,7 +219,7 @@ impl Local {
                 })
                 .collect(),
             None => (0..self.replicas).map(|_| Listens::Anywhere).collect(),
-        }
+        })
     }
 }
 

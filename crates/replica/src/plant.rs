@@ -177,6 +177,10 @@ crate::plants! {
         "writes of the next epoch's protocol have the numbers of earlier ones";
     BeginsWithoutTheState "begins_without_the_state" 0 "--faults all,ended"
         "a newcomer takes part before it has the state that its epoch began with";
+    NumbersAreRanks "numbers_are_ranks" 0 "conformance multipaxos any_member_is_removed"
+        "where a member was removed, the others' numbers are taken for their ranks";
+    EntersInMemory "enters_in_memory" 0 "conformance multipaxos durability_changes"
+        "the first state of an epoch in memory is not saved, though the one before promised a disk";
     LateSealCounts "late_seal_counts" 0 "--faults all,ended"
         "an epoch ends though the end came too late";
 }

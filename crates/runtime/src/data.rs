@@ -121,6 +121,8 @@ pub(crate) struct Data {
     pub forgot: bool,
     /// An earlier run's snapshots and journal count: it was in an epoch that is kept on disk.
     pub keeps: bool,
+    /// The journal is of epochs that are given up.
+    pub journal_begins_again: bool,
     /// What all members had in memory is given up.
     begins_again: bool,
     identity: IdentityFile,
@@ -448,11 +450,12 @@ impl Data {
         let found = read_identity(path).map_err(failed)?;
         // The members may have agreed on another durability since the configuration was written.
         let (stored, _) = read_epoch(path).map_err(failed)?.map_err(refused)?;
-        let durability = stored.map_or(config.durability, |(epoch, _)| epoch.durability);
+        let epoch = stored.as_ref().map(|(epoch, _)| epoch);
+        let durability = epoch.map_or(config.durability, |epoch| epoch.durability);
         let mut first_boot = false;
         let mut identity = match found.map_err(refused)? {
             Some((identity, damaged)) => {
-                check(&identity, config).map_err(refused)?;
+                check(&identity, config, stored.as_ref()).map_err(refused)?;
                 if let Some(damaged) = damaged {
                     tracing::warn!(
                         damaged,
@@ -526,6 +529,7 @@ impl Data {
             first_boot,
             forgot: (memory && !first_boot && !config.bootstrap_again) || identity.repairing,
             keeps: !memory,
+            journal_begins_again: false,
             begins_again: config.bootstrap_again,
             identity,
             peers,
@@ -558,6 +562,7 @@ impl Data {
             (Some((stored, base)), _) => match terms::check_stored(&configured, &stored) {
                 // Of later epochs nothing is left where all memories are given up.
                 Ok(()) if self.begins_again && stored.number > configured.number => {
+                    self.journal_begins_again = true;
                     crate::journal_files::forget_promises(&path).map_err(failed)?;
                     (configured, first)
                 }
@@ -574,7 +579,7 @@ impl Data {
                 let reason = damaged.unwrap_or_else(|| "they are missing".to_owned());
                 return Err(refused(format!(
                     "what the members agreed on cannot be read from 'epoch' or 'epoch-2': \
-                     {reason}. Copy the file 'epoch' of another member to both, or restore them \
+                     {reason}. Copy the file 'epoch' of the member with the highest epoch to both, or restore them \
                      from a backup"
                 )));
             }
@@ -792,7 +797,11 @@ fn lock(path: &Path) -> Result<File, StartError> {
     Ok(file)
 }
 
-fn check(identity: &IdentityFile, config: &Config) -> Result<(), String> {
+fn check(
+    identity: &IdentityFile,
+    config: &Config,
+    stored: Option<&StoredEpoch>,
+) -> Result<(), String> {
     if identity.format > FORMAT {
         return Err(newer(identity.format));
     }
@@ -811,8 +820,7 @@ fn check(identity: &IdentityFile, config: &Config) -> Result<(), String> {
             identity.node, config.id.0
         ));
     }
-    // Without a file 'epoch', its first start was interrupted.
-    let is_first = identity.epoch.is_none();
+    let is_first = stored.is_none_or(|(epoch, _)| epoch.number.0 == 1);
     if is_first && identity.durability != config.durability.name() {
         return Err(format!(
             "it was made with durability '{}', not '{}'; choose that durability or another \

@@ -209,6 +209,10 @@ impl Worker<'_> {
                 Order::Enter(epoch, reserve) => {
                     trim = None;
                     self.reserve = *reserve;
+                    if !self.reserve {
+                        // Nothing waits for room that only records take.
+                        self.tell_room(None);
+                    }
                     result = self.journal.enter(*epoch);
                 }
             }

@@ -11,7 +11,7 @@ use crate::{
     Config, Member, Published, Snapshot, Transport, announce,
     clock::{Clock, unix_time},
     config::time_for,
-    data::{BEGUN_AGAIN_ON_DISK, Data, SecondCopy, random},
+    data::{BEGUN_AGAIN_ON_DISK, Data, SecondCopy, random, stored_epoch},
     descriptors,
     event_loop::{
         ASK_EVERY, About, Apart, Epochs, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL,
@@ -251,7 +251,8 @@ impl Replica {
         listeners: Listeners,
     ) -> Result<Running, StartError> {
         let entry = config.check()?;
-        if config.bootstrap_again && config.durability == Durability::Disk {
+        let is_new = stored_epoch(&config.data).is_none();
+        if is_new && config.bootstrap_again && config.durability == Durability::Disk {
             return Err(StartError::Config(BEGUN_AGAIN_ON_DISK.to_owned()));
         }
         let peer = listen("peer_listen", config.peer_listen, listeners.peer)?;
@@ -276,6 +277,7 @@ impl Replica {
             StartError::refused(&config.data)(reason)
         })?;
         config.protocol.clone_from(&descriptor.protocol);
+        config.durability = descriptor.durability;
         let names = terms::addresses(&configured, &descriptor, &data);
         config.members = names.into_iter().map(|peer| Member { peer }).collect();
         if !descriptor.all().contains(config.id) {
@@ -386,7 +388,7 @@ fn others_suffice(id: ReplicaId, descriptor: &Descriptor) -> bool {
 /// to start.
 fn open_storage(
     config: &Config,
-    (descriptor, base): (&Descriptor, Executed),
+    descriptor: &Descriptor,
     data: &mut Data,
     mailer: &Mailer,
 ) -> Result<Storage, StartError> {
@@ -414,7 +416,11 @@ fn open_storage(
     };
     let disk = || FileDisk::new(&config.data, config.journal.direct, data.aside());
     let length = config.journal.segment_bytes;
-    let (opened, lost) = match Journal::open(disk(), identity, length) {
+    let opened = match data.journal_begins_again {
+        true => Journal::begin_again(disk(), identity, length, true),
+        false => Journal::open(disk(), identity, length),
+    };
+    let (opened, lost) = match opened {
         Ok(opened) => {
             // In memory durability there is nothing that the journal must go back to.
             let lost = data.keeps.then(|| survey.lost(opened.complete));
@@ -462,7 +468,7 @@ fn open_storage(
     if opened.promise_repaired {
         tracing::warn!("one copy of the promises was damaged: repaired from the other");
     }
-    let of = (config.cluster, descriptor.number, base);
+    let of = (config.cluster, descriptor.number);
     let snapshots = Snapshots::start(directory, of, data.keeps, mailer.clone()).map_err(failed)?;
     Ok(Storage {
         opened,
@@ -515,7 +521,7 @@ fn assemble(
         opened,
         snapshots,
         repairing,
-    } = open_storage(config, (&descriptor, base), &mut data, &mailer)?;
+    } = open_storage(config, &descriptor, &mut data, &mailer)?;
     if let Some(check) = machine.state_check() {
         snapshots.check_states(check);
     }
@@ -524,7 +530,10 @@ fn assemble(
         forgot: data.forgot,
         promise: opened.promise,
         checkpoint: None,
-        records: opened.records,
+        records: match data.keeps {
+            true => opened.records,
+            false => Vec::new(),
+        },
     };
     let journal = JournalThread::start(
         opened.journal,

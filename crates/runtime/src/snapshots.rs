@@ -44,6 +44,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Another name of the newest snapshot of this replica's own state that was durable, for people:
+/// where members have changed to memory and lost it, they begin a new cluster with it.
+const LAST_ON_DISK: &str = "last-on-disk";
 const KEPT: usize = 2;
 /// Unfinished ones: this replica's own, and one from a peer.
 const UNFINISHED: [&str; 2] = ["incoming", "arriving"];
@@ -320,12 +323,10 @@ pub(crate) struct Snapshots {
 
 impl Snapshots {
     /// Finds what is in `directory` and starts the writing thread. Unless an earlier run's files
-    /// count, they are deleted: they were not made to outlive the process. The one that the epoch
-    /// began with stays, of no use to the replica: where every member has lost what it had in
-    /// memory, people can begin again from there.
+    /// count, they are deleted: they were not made to outlive the process.
     pub fn start(
         directory: PathBuf,
-        (cluster, epoch, base): (ClusterId, EpochNumber, Executed),
+        (cluster, epoch): (ClusterId, EpochNumber),
         counts: bool,
         mailer: Mailer,
     ) -> io::Result<Self> {
@@ -338,9 +339,7 @@ impl Snapshots {
                 kept.origin == Origin::Bridge && of.is_none_or(|of| of > epoch)
             };
             if !counts || leads_away() {
-                if kept.info.id != base {
-                    fs::remove_file(directory.join(name(kept.info.id, kept.origin)))?;
-                }
+                fs::remove_file(directory.join(name(kept.info.id, kept.origin)))?;
             } else {
                 found.push(kept);
             }
@@ -688,6 +687,21 @@ impl Writer {
         }
     }
 
+    /// Gives the file a second name, of which replicas know nothing.
+    fn keep_for_people(&self, path: &Path) -> io::Result<()> {
+        let new = self.directory.join(format!("{LAST_ON_DISK}.new"));
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        match fs::hard_link(path, &new) {
+            Ok(()) => fs::rename(&new, self.directory.join(LAST_ON_DISK)),
+            // A file system without links keeps what it can.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn save(&mut self, under_way: UnderWay) -> Result<(), Failed> {
         let UnderWay {
             id,
@@ -704,10 +718,11 @@ impl Writer {
         let fetched = origin == Origin::Fetched;
         let state = self.state.as_mut().filter(|_| !fetched);
         unreadable(check.finish(&file, state)?)?;
-        fs::rename(
-            self.directory.join(unfinished(fetched)),
-            self.directory.join(name(id, origin)),
-        )?;
+        let path = self.directory.join(unfinished(fetched));
+        if durable && origin == Origin::Own {
+            self.keep_for_people(&path)?;
+        }
+        fs::rename(path, self.directory.join(name(id, origin)))?;
         if durable {
             sync_directory(&self.directory).map_err(not_synced)?;
         }
@@ -771,14 +786,7 @@ mod tests {
         CommandTime, EpochNumber, GroupId, RestoreError, SnapshotHeader, Wire, framed,
     };
 
-    const OF: (ClusterId, EpochNumber, Executed) = (
-        ClusterId(1),
-        EpochNumber(1),
-        Executed {
-            slot: Slot(9),
-            position: Position(9),
-        },
-    );
+    const OF: (ClusterId, EpochNumber) = (ClusterId(1), EpochNumber(1));
 
     fn id(slot: u64) -> Executed {
         Executed {
@@ -841,12 +849,12 @@ mod tests {
         let nothing = snapshots.read(newest.id, newest.length, 100);
         assert_eq!(nothing.as_deref(), Some(&b""[..]));
         drop(snapshots);
-        // Where nothing counts, the one that the epoch began with is left to people.
+        // Where nothing counts, the last that was durable is left to people.
         let snapshots = start(false);
         assert_eq!(snapshots.expect("starts").newest(), None);
-        let left = list(&path).expect("lists");
-        let left: Vec<_> = left.iter().map(|kept| kept.info.id.slot).collect();
-        assert_eq!(left, [Slot(9)]);
+        assert_eq!(list(&path).expect("lists").len(), 0);
+        let left = fs::read(path.join(LAST_ON_DISK)).expect("there");
+        assert_eq!(left, whole);
     }
 
     /// A whole snapshot with no sessions.

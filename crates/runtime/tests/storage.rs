@@ -308,6 +308,7 @@ fn snapshot_files(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(directory.join("snapshots"))
         .expect("there")
         .map(|entry| entry.expect("there").path())
+        .filter(|path: &PathBuf| !path.ends_with("last-on-disk"))
         .collect();
     files.sort();
     files

@@ -76,9 +76,19 @@ impl Driver<'_> {
                 false => fs::remove_file(left)?,
             }
         }
+        let members = self.cluster.replicas.len() as u16;
+        let is_removed = members > 2 && self.random.chance(400);
+        if is_removed {
+            // The next new member gets the first vacant row, and this is the only one.
+            let others = self.random.below(u64::from(members) - 1) as u16;
+            let asked = (id + 1 + others) % members;
+            self.change(&["member", "remove", &id.to_string()], asked, None, watch)?;
+            self.count("members replace, removed first");
+        }
+        let replica = &mut self.cluster.replicas[usize::from(id)];
         replica.joins = Some(Joins {
             seeds,
-            replaces: Some(id),
+            replaces: (!is_removed).then_some(id),
         });
         let down = self.draw_ms(0, 1500);
         self.wait(down, watch)?;

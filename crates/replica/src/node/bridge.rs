@@ -121,8 +121,8 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) -> bool {
-        let in_memory = [self.durability, next] == [Durability::Memory; 2];
-        if in_memory || self.halted || self.disk.is_hung() {
+        // Into memory, people may need a whole state, which a bridge is not.
+        if next == Durability::Memory || self.halted || self.disk.is_hung() {
             return true;
         }
         self.begin_bridge(world, out);

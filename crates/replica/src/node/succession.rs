@@ -282,7 +282,8 @@ impl Node {
     /// Whether snapshots must outlive the process now: this epoch is kept on disk, or the one before
     /// was and this one has not begun yet.
     pub(super) fn saves_durably(&self) -> bool {
-        self.durability == Durability::Disk || self.succession.was_on_disk
+        let was_on_disk = self.succession.was_on_disk && !self.planted.is(Plant::EntersInMemory);
+        self.durability == Durability::Disk || was_on_disk
     }
 
     /// Whether a second snapshot of the epoch is due: there is something new in it, or the first one
@@ -592,6 +593,12 @@ impl Node {
         next.and_then(|next| Descriptor::decode(next).ok())
     }
 
+    /// The members whose protocol runs in this epoch, as far as is known: they hold its state.
+    #[must_use]
+    pub fn runs_in_epoch(&self) -> ReplicaSet {
+        self.succession.running(self.peers()).with(self.id)
+    }
+
     /// Peers that are in this epoch and have its state.
     #[must_use]
     pub fn holders(&self) -> ReplicaSet {
@@ -716,10 +723,13 @@ impl Node {
             // Its protocol goes on for those that need it, until the next epoch is settled.
             return;
         }
-        // In memory the epoch begins at once, and peers are given its first state.
+        // Peers are given the first state of an epoch in memory at once, and people the last one
+        // before it: no bridge will do.
         let next = self.successor().map(|next| next.durability);
-        let durably = [Some(self.durability), next].contains(&Some(Durability::Disk));
-        let bridge = durably.then(|| self.take_bridge()).flatten();
+        let bridge = match next {
+            Some(Durability::Disk) => self.take_bridge(),
+            _ => None,
+        };
         let end = self.sealed().map(|seal| seal.base).unwrap_or_default();
         self.leave_protocol("entering an epoch", out);
         let next = match self.executor.enter() {
@@ -1020,7 +1030,11 @@ impl Node {
             true => PersistId(0),
             false => self.written,
         };
-        self.replica = Rebased::over(inner, base, written, generation, self.voters);
+        let voters = match self.planted.is(Plant::NumbersAreRanks) {
+            true => Voters::dense(self.voters.len()),
+            false => self.voters,
+        };
+        self.replica = Rebased::over(inner, base, written, generation, voters);
         if protocol.speculates {
             let newest = world.snapshot_newest();
             let position = self.executor.base().position;

@@ -95,6 +95,8 @@ pub(crate) struct Joining {
 /// A change that was asked for here.
 pub(crate) struct Changing {
     next: Descriptor,
+    /// It is done when a majority has the state on its disk, which no earlier epoch promised.
+    to_disk: bool,
     /// All that have asked for it.
     waiters: Vec<Waiter>,
     /// Until then members save their state ahead; none once they have.
@@ -616,6 +618,8 @@ impl EventLoop {
                 leader_first,
                 ..next
             },
+            to_disk: current.durability == Durability::Memory
+                && next.durability == Durability::Disk,
             waiters: vec![waiter],
             prepares_until: Some(now + PREPARES_FOR),
             offer_at: now,
@@ -632,6 +636,12 @@ impl EventLoop {
         let current = &self.epochs.descriptor;
         if current.number >= changing.next.number {
             let ours = is_same(&changing.next, current);
+            let voters = current.voters();
+            if ours && changing.to_disk && !voters.is_majority(self.node.runs_in_epoch()) {
+                // Those whose disk has no state yet would lose it with the power.
+                changing.offer_at = now + PREPARE_EVERY;
+                return;
+            }
             let report = match ours {
                 true => Ok(self.change_report()),
                 false => Err(format!(

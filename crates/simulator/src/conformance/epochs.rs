@@ -780,6 +780,18 @@ mod tests {
     }
 
     #[test]
+    fn numbers_taken_for_ranks_are_found() {
+        let what = found_by("multipaxos", "numbers_are_ranks", any_member_is_removed);
+        assert!(!what.is_empty());
+    }
+
+    #[test]
+    fn epoch_entered_in_memory_is_found() {
+        let what = found_by("multipaxos", "enters_in_memory", durability_changes);
+        assert!(what.contains("base held"), "{what}");
+    }
+
+    #[test]
     fn votes_of_another_epoch_are_found() {
         let bug = "votes_of_another_epoch";
         let what = found_by(

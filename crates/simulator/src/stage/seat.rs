@@ -364,6 +364,13 @@ impl Stage {
             let (number, protocol) = (descriptor.number, &descriptor.protocol);
             format!("{index}: begins epoch {number}, {protocol}, from {base:?} on")
         });
+        let promised = [self.descriptor_of(index).durability, descriptor.durability];
+        let saved = self.view(index).snapshot_newest();
+        let is_held = saved.is_some_and(|info| info.id.position >= base.position);
+        if promised.contains(&Durability::Disk) && !is_held {
+            let what = format!("{index} begins an epoch whose first state is in memory only");
+            return self.violate("base held", what);
+        }
         let seed = self.random.draw();
         let seat = &mut self.seats[index];
         if stored_epoch::number(&seat.epoch) < descriptor.number {

@@ -71,12 +71,11 @@ fn end_of_sessions_with_their_epoch_is_found_by_epochs() {
     assert!(what.contains("exactly_once"), "{what}");
 }
 
-/// The machine dies between the first acknowledgement and the snapshot that the epoch begins with.
+/// The checker needs no crash to see it.
 #[test]
 fn epoch_that_begins_before_it_is_durable_is_found_by_epochs() {
     let what = found_by("multipaxos", "begins_before_it_is_durable", 200..260);
-    let lost = what.contains("durable") || what.contains("lost something");
-    assert!(lost, "{what}");
+    assert!(what.starts_with("base held"), "{what}");
 }
 
 /// A protocol that starts again takes what it is allowed the first time only.

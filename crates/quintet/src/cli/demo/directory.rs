@@ -14,6 +14,7 @@
 use super::{Plan, Ports};
 use crate::cli::config::quoted;
 use quintet_cli::{Exit, Failure, Outcome, protocols, units};
+use quintet_replica::{Descriptor, Durability};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -98,13 +99,21 @@ impl Marker {
     fn after_changes(mut self, directory: &Path) -> Self {
         let epochs = replicas_in(directory).into_iter();
         let epochs = epochs.filter_map(|id| quintet_runtime::stored_epoch(&data_in(directory, id)));
-        let newest = epochs.max_by_key(|epoch| epoch.number);
-        let newest = newest.filter(|epoch| epoch.number.0 > 1);
-        if let Some(epoch) = newest {
-            if epoch.durability.name() == "memory" {
-                self.lost_memory = !self.is_memory();
+        let epochs: Vec<_> = epochs.filter(|epoch| epoch.number.0 > 1).collect();
+        let on_disk = |epoch: &&Descriptor| epoch.durability == Durability::Disk;
+        let mut newest = epochs.iter().max_by_key(|epoch| epoch.number);
+        if let Some(epoch) = newest.filter(|epoch| !on_disk(epoch)) {
+            let all = epochs.iter().filter(|it| it.number == epoch.number);
+            let is_settled = 2 * all.count() > epoch.voters().len();
+            // Of three epochs the one in the middle may have been on disk.
+            let was_on_disk = !self.is_memory() || epoch.number.0 > 2;
+            newest = epochs.iter().filter(on_disk).max_by_key(|it| it.number);
+            self.lost_memory = is_settled && (was_on_disk || newest.is_some());
+            if is_settled {
                 return self;
             }
+        }
+        if let Some(epoch) = newest.cloned() {
             epoch.durability.name().clone_into(&mut self.durability);
             self.protocol = epoch.protocol;
             self.replicas = epoch.members.len() as u16;
@@ -340,7 +349,7 @@ impl Directory {
         let mut removed = false;
         let mut kept = None;
         if let Some(held) = &self.marker {
-            if held.is_memory() {
+            if held.is_memory() && !held.lost_memory {
                 self.remove()?;
                 removed = true;
             } else {
@@ -401,7 +410,7 @@ impl Directory {
             return refuse(
                 "its cluster had changed to durability 'memory', so that it lost what was in \
                  memory when it stopped; the state that it had on disk before is in \
-                 replica-*/snapshots (quintet snapshot restore)"
+                 replica-*/data/snapshots/last-on-disk (quintet snapshot restore)"
                     .to_owned(),
             );
         }
