@@ -40,7 +40,7 @@ mod seal;
 mod speculation;
 mod stream;
 
-pub use bounds::{ExecutorLimits, FEED_BYTES_MAX};
+pub use bounds::{ExecutorLimits, FEED_BYTES_MAX, TRANSFER_RATE_BUSY};
 use digest::Digesting;
 pub use digest::{DIGEST_TICK, StateDigest};
 pub use feed::{Fed, Feed, FeedEnd};

@@ -98,10 +98,12 @@ pub(crate) enum TransferMessage {
         total: u64,
         offset: u64,
         bytes: Bytes,
+        /// The donor executes commands besides.
+        busy: bool,
     },
     /// No snapshot covers it. If the donor itself has come that far one is coming, of which so many
-    /// bytes have been written.
-    NotYet { written: Option<u64> },
+    /// bytes have been written; what is executed after it may be kept, too.
+    NotYet { written: Option<u64>, kept: bool },
     /// Give the batches after this slot.
     Follow {
         after: Slot,
@@ -163,15 +165,18 @@ impl Wire for TransferMessage {
                 total,
                 offset,
                 bytes,
+                busy,
             } => {
                 writer.u8(1);
                 encode_file(*snapshot, writer);
                 writer.u64(*total);
                 writer.u64(*offset);
+                writer.bool(*busy);
                 writer.blob(bytes);
             }
-            Self::NotYet { written } => {
+            Self::NotYet { written, kept } => {
                 writer.u8(2);
+                writer.bool(*kept);
                 writer.bool(written.is_some());
                 writer.u64(written.unwrap_or_default());
             }
@@ -209,13 +214,16 @@ impl Wire for TransferMessage {
                 snapshot: decode_file(reader)?,
                 total: reader.number("total")?,
                 offset: reader.number("offset")?,
+                busy: reader.bool("busy")?,
                 bytes: reader.blob("piece")?,
             },
             2 => {
+                let kept = reader.bool("kept")?;
                 let coming = reader.bool("coming")?;
                 let written = reader.number("written")?;
                 Self::NotYet {
                     written: coming.then_some(written),
+                    kept,
                 }
             }
             4 => Self::Follow {
@@ -272,6 +280,24 @@ impl Following {
     }
 }
 
+/// How many bytes per second may be asked for; 0 for any number.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rates {
+    pub max: u64,
+    /// Of a donor that executes commands besides.
+    pub busy: u64,
+}
+
+impl Rates {
+    const fn of(self, busy: bool) -> u64 {
+        match (busy, self.busy, self.max) {
+            (false, _, max) | (true, 0, max) => max,
+            (true, busy, max) if max == 0 || busy < max => busy,
+            (true, _, max) => max,
+        }
+    }
+}
+
 /// A snapshot being fetched.
 #[derive(Debug)]
 pub(crate) struct Fetch {
@@ -295,8 +321,9 @@ pub(crate) struct Fetch {
     window: u64,
     /// Pieces that came before one that they follow.
     early: BTreeMap<u64, Bytes>,
-    /// Bytes per second that may be asked for; 0 for any number.
-    rate_max: u64,
+    rates: Rates,
+    /// The donor executes commands besides.
+    pub busy: bool,
     /// The next piece may be asked for then.
     paced_at: Time,
     /// How long to wait when the state cannot be saved.
@@ -307,6 +334,8 @@ pub(crate) struct Fetch {
     pub reader: SnapshotReader,
     /// What is executed meanwhile is wanted, too.
     pub fed: bool,
+    /// It was wanted, and kept the snapshot from being given.
+    stands_alone: bool,
     /// The next part of what follows has been asked for.
     follow_asked: bool,
     /// The snapshot is whole but for its end, and is followed by what was executed since.
@@ -322,13 +351,7 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    pub fn new(
-        donors: Donors,
-        at_least: Slot,
-        fed: bool,
-        rate_max: u64,
-        now: Time,
-    ) -> Option<Self> {
+    pub fn new(donors: Donors, at_least: Slot, fed: bool, rates: Rates, now: Time) -> Option<Self> {
         (!donors.is_empty()).then(|| Self {
             donors,
             donor: 0,
@@ -341,12 +364,14 @@ impl Fetch {
             asked: 0,
             window: WINDOW_MIN,
             early: BTreeMap::new(),
-            rate_max,
+            rates,
+            busy: false,
             paced_at: now,
             failed_pause: FAILED_PAUSE,
             begun: now,
             reader: SnapshotReader::default(),
             fed,
+            stands_alone: false,
             follow_asked: false,
             following: None,
             fed_upto: Slot(0),
@@ -381,7 +406,8 @@ impl Fetch {
         if !within || !keeps_up || now < self.paced_at {
             return None;
         }
-        if let Some(pause) = (PIECE as u64 * 1_000_000_000).checked_div(self.rate_max) {
+        let rate = self.rates.of(self.busy);
+        if let Some(pause) = (PIECE as u64 * 1_000_000_000).checked_div(rate) {
             // What was not asked for while nothing could be is not made up for.
             let since = self.paced_at.max(now);
             self.paced_at = since + Duration::from_nanos(pause);
@@ -631,6 +657,12 @@ impl Fetch {
         self.promised_bytes = 0;
     }
 
+    /// The donor takes a snapshot for this and keeps what it executes from there on: that is wanted,
+    /// too, as the log is trimmed past the snapshot before it is here.
+    pub const fn follow_too(&mut self) {
+        self.fed |= self.snapshot.is_none() && !self.stands_alone;
+    }
+
     /// The donor says that a snapshot is coming, of which so many bytes have been written. One of
     /// what was executed before it was final may never become final, so that others are asked when
     /// it has not grown for a while.
@@ -644,6 +676,7 @@ impl Fetch {
         if self.promised >= PROMISES {
             // An older snapshot may be there.
             self.fed = false;
+            self.stands_alone = true;
             self.floor = self.at_least;
             self.leave_donor();
         }
@@ -656,7 +689,8 @@ mod tests {
 
     fn fetch() -> Fetch {
         let donors = [ReplicaId(1), ReplicaId(2)].into_iter().collect();
-        let mut fetch = Fetch::new(donors, Slot(5), false, 0, Time(0)).expect("there are donors");
+        let mut fetch = Fetch::new(donors, Slot(5), false, Rates::default(), Time(0))
+            .expect("there are donors");
         let file = SnapshotFile {
             origin: 7,
             ..SnapshotFile::default()
@@ -701,7 +735,8 @@ mod tests {
     #[test]
     fn later_donors_are_asked_when_the_first_does_not_answer() {
         let donors = [ReplicaId(3)].into_iter().collect();
-        let mut fetch = Fetch::new(donors, Slot(5), false, 0, Time(0)).expect("there are donors");
+        let mut fetch = Fetch::new(donors, Slot(5), false, Rates::default(), Time(0))
+            .expect("there are donors");
         fetch.also_from(ReplicaSet::EMPTY.with(ReplicaId(2)).with(ReplicaId(3)));
         for _ in 0..TRIES {
             assert_eq!(fetch.donor(), ReplicaId(3));
@@ -722,5 +757,40 @@ mod tests {
             assert!(asked < 2 * WINDOW_MAX, "without a bound");
         }
         assert!(fetch.next_ask(fetch.offset, Time(0)).is_some());
+    }
+
+    #[test]
+    fn less_is_asked_for_while_the_donor_is_busy() {
+        let mut fetch = fetch();
+        fetch.rates = Rates {
+            max: 0,
+            busy: 100 << 20,
+        };
+        let asked = |fetch: &mut Fetch| {
+            let mut asked = 0;
+            for half_milli in 0..2_000 {
+                while asked < 1 << 29
+                    && let Some(_) = fetch.next_ask(fetch.offset, Time(half_milli * 500_000))
+                {
+                    asked += PIECE as u64;
+                    fetch.advance(PIECE as u64);
+                }
+            }
+            asked
+        };
+        assert_eq!(asked(&mut fetch), 1 << 29, "the donor is idle");
+        fetch.busy = true;
+        let bytes = asked(&mut fetch);
+        assert!((90 << 20..=101 << 20).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn lower_limit_counts() {
+        let of = |max, busy| [false, true].map(|it| Rates { max, busy }.of(it));
+        assert_eq!(of(0, 0), [0, 0]);
+        assert_eq!(of(0, 7), [0, 7]);
+        assert_eq!(of(5, 0), [5, 5]);
+        assert_eq!(of(5, 7), [5, 5]);
+        assert_eq!(of(9, 7), [9, 7]);
     }
 }

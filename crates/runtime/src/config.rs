@@ -10,7 +10,8 @@ use crate::{
 };
 use quintet_replica::{
     ClusterId, Descriptor, Durability, Entry, FEED_BYTES_MAX, FULL_BATCH_BYTES,
-    FULL_BATCH_REQUESTS, ReplicaId, ReplicaSet, SNAPSHOT_BYTES_MIN, limits, links::Links,
+    FULL_BATCH_REQUESTS, ReplicaId, ReplicaSet, SNAPSHOT_BYTES_MIN, TRANSFER_RATE_BUSY, limits,
+    links::Links,
 };
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -117,6 +118,8 @@ pub struct TransferOptions {
     pub feed_bytes_max: u64,
     /// So many bytes of a peer's state are asked for in a second at most; 0 for no limit.
     pub rate_max: u64,
+    /// The same while that peer executes more than a hundred commands per second.
+    pub rate_busy: u64,
 }
 
 impl Default for TransferOptions {
@@ -124,6 +127,7 @@ impl Default for TransferOptions {
         Self {
             feed_bytes_max: FEED_BYTES_MAX,
             rate_max: 0,
+            rate_busy: TRANSFER_RATE_BUSY,
         }
     }
 }

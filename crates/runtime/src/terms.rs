@@ -121,6 +121,7 @@ pub(crate) fn executor_limits(config: &Config) -> ExecutorLimits {
         digest_interval: config.digest_interval,
         feed_bytes_max: config.transfer.feed_bytes_max,
         transfer_rate_max: config.transfer.rate_max,
+        transfer_rate_busy: config.transfer.rate_busy,
         ..ExecutorLimits::default()
     }
 }

@@ -23,6 +23,8 @@ pub struct ExecutorLimits {
     pub bridge_bytes_min: u64,
     /// The most bytes of a peer's state that are asked for in a second; 0 for any number.
     pub transfer_rate_max: u64,
+    /// The same while the peer executes commands, whose clients share disks and links with it.
+    pub transfer_rate_busy: u64,
     /// A disk that has finished nothing for so long while a write waits hangs: the node hears and
     /// says nothing until it answers. Zero: none ever does.
     pub disk_hung_after: Duration,
@@ -84,6 +86,9 @@ impl ExecutorLimits {
 /// What [`ExecutorLimits::feed_bytes_max`] is where nobody says otherwise.
 pub const FEED_BYTES_MAX: u64 = 1 << 30;
 
+/// The default of [`ExecutorLimits::transfer_rate_busy`].
+pub const TRANSFER_RATE_BUSY: u64 = 100 << 20;
+
 impl Default for ExecutorLimits {
     fn default() -> Self {
         Self {
@@ -95,6 +100,7 @@ impl Default for ExecutorLimits {
             feed_bytes_max: FEED_BYTES_MAX,
             bridge_bytes_min: 16 << 20,
             transfer_rate_max: 0,
+            transfer_rate_busy: TRANSFER_RATE_BUSY,
             batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,
             request_reply_bytes_max: limits::REQUEST_REPLY_BYTES_MAX,
             kept_replies: KeptReplies::default(),

@@ -34,8 +34,8 @@ impl Node {
         let lately = |at: Time| world.now() < at + transfer::LATELY;
         let fed = self.fetch.is_some() || self.fetched_at.is_some_and(lately) || self.is_learner();
         let donors = self.donors(from, world);
-        let rate_max = self.transfer_rate_max;
-        self.fetch = Fetch::new(donors, at_least, fed, rate_max, world.now());
+        let rates = self.transfer_rates;
+        self.fetch = Fetch::new(donors, at_least, fed, rates, world.now());
         self.resume_fetch(world, out);
         self.ask_donor(world, out);
     }
@@ -180,10 +180,15 @@ impl Node {
                 self.on_feed(from, feed, more, world, out);
             }
             TransferMessage::Gone => self.on_feed_gone(from, world, out),
-            TransferMessage::NotYet { written } => {
+            TransferMessage::NotYet { written, kept } => {
                 let asked = |fetch: &&mut Fetch| fetch.is_from(from) && fetch.following.is_none();
                 match (self.fetch.as_mut().filter(asked), written) {
-                    (Some(fetch), Some(written)) => fetch.on_promise(written),
+                    (Some(fetch), Some(written)) => {
+                        fetch.on_promise(written);
+                        if kept {
+                            fetch.follow_too();
+                        }
+                    }
                     // It is behind itself: the next is asked when the timer fires.
                     (Some(fetch), None) if fetch.is_new_to_donor() => fetch.leave_donor(),
                     _ => {}
@@ -194,7 +199,11 @@ impl Node {
                 total,
                 offset,
                 bytes,
+                busy,
             } => {
+                if let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.is_from(from)) {
+                    fetch.busy = busy;
+                }
                 self.on_piece(from, (snapshot, total, offset), bytes, world, out);
             }
         }
@@ -231,6 +240,7 @@ impl Node {
             total,
             offset,
             bytes,
+            busy: self.busy,
         };
         self.send_transfer(to, Lane::Bulk, &message, out);
         true
@@ -270,7 +280,10 @@ impl Node {
     ) {
         if self.digests.status().is_minority() {
             // Its state is not the cluster's: others have it.
-            let message = TransferMessage::NotYet { written: None };
+            let message = TransferMessage::NotYet {
+                written: None,
+                kept: false,
+            };
             return self.send_transfer(to, Lane::Control, &message, out);
         }
         // One of what is not final yet may need this very peer to become so. An older one that is
@@ -293,14 +306,21 @@ impl Node {
                 total,
                 offset: 0,
                 bytes,
+                busy: self.busy,
             };
             return self.send_transfer(to, Lane::Bulk, &message, out);
         }
         let coming = self.executor.progress() >= at_least && !self.is_between_epochs();
         let own = |u: &&Unfinished| matches!(u.kind, Under::Own { .. });
-        let written = self.unfinished.as_ref().filter(own);
-        let written = coming.then(|| written.map_or(0, |unfinished| unfinished.written));
-        self.send_transfer(to, Lane::Control, &TransferMessage::NotYet { written }, out);
+        let own = self.unfinished.as_ref().filter(own);
+        // By the time that a state of now has been written and given, the log goes back less far.
+        let kept = coming && self.busy && is_final && own.is_none();
+        let written = coming.then(|| own.map_or(0, |unfinished| unfinished.written));
+        if kept {
+            self.keep_feed(world);
+        }
+        let message = TransferMessage::NotYet { written, kept };
+        self.send_transfer(to, Lane::Control, &message, out);
         if coming {
             out.push(Output::Mark("snapshot taken for a peer"));
             self.ask_for_checkpoint(world, out);

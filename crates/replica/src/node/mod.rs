@@ -231,7 +231,7 @@ pub struct Node {
     installing: Option<Installing>,
     restore_step: usize,
     feed_bytes_max: u64,
-    transfer_rate_max: u64,
+    transfer_rates: transfer::Rates,
     fetch: Option<Fetch>,
     /// Who gave the last one.
     donor_last: Option<ReplicaId>,
@@ -267,6 +267,10 @@ pub struct Node {
     pace_beat: Duration,
     /// The next beat has its time.
     pace_armed: bool,
+    /// Commands executed, and when: at the last beat.
+    beat_last: (u64, Time),
+    /// Clients had more than a few commands executed before the last beat.
+    busy: bool,
     succession: Succession,
     incarnation: Incarnation,
     durability: Durability,
@@ -378,7 +382,10 @@ impl Node {
             installing: None,
             restore_step: setup.limits.restore_step.max(1),
             feed_bytes_max: setup.limits.feed_bytes_max,
-            transfer_rate_max: setup.limits.transfer_rate_max,
+            transfer_rates: transfer::Rates {
+                max: setup.limits.transfer_rate_max,
+                busy: setup.limits.transfer_rate_busy,
+            },
             fetch: None,
             donor_last: None,
             state_bytes_received: 0,
@@ -403,6 +410,8 @@ impl Node {
             pace: Pace::new(voters.len()),
             pace_beat: setup.limits.pace_beat,
             pace_armed: false,
+            beat_last: (0, Time(0)),
+            busy: false,
             succession: Succession::new(),
             incarnation,
             durability,

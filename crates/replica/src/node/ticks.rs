@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// A replica that executes more commands per second is busy.
+const BUSY_FROM: u128 = 100;
+
 impl Node {
     pub(super) fn on_timer(&mut self, key: TimerKey, world: &dyn World, out: &mut Vec<Output>) {
         match key.timer {
@@ -66,6 +69,7 @@ impl Node {
         }
         let status = self.replica.status();
         let now = world.now();
+        self.note_commands(now);
         let Some(rank) = self.voters.rank(self.id) else {
             return;
         };
@@ -87,6 +91,14 @@ impl Node {
             self.events.push_back(Event::Control(control));
         }
         self.arm_pace(world, out);
+    }
+
+    /// Whether clients have had commands executed since the last beat: more than a few.
+    fn note_commands(&mut self, now: Time) {
+        let commands = self.executor.commands();
+        let (before, since) = core::mem::replace(&mut self.beat_last, (commands, now));
+        let executed = u128::from(commands.saturating_sub(before));
+        self.busy = executed * 1000 > now.since(since).as_millis() * BUSY_FROM;
     }
 
     pub(super) fn send_pace(

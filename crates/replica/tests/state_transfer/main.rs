@@ -125,6 +125,7 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
                 let number = value.parse().expect("a number");
                 match &name[..] {
                     "execute" => self.execute(number, ctx),
+                    "command" => self.execute_one(number, RequestKind::Command, &[], ctx),
                     "end the epoch" => {
                         let next = descriptor().successor().encode();
                         self.execute_one(number, RequestKind::Seal, &next, ctx);
@@ -304,6 +305,7 @@ struct Place {
     halts: Vec<String>,
 }
 
+const PACE: TimerKey = TimerKey { timer: 5, ..FETCH };
 /// The kind of a frame that tells in which epoch its sender is.
 const EPOCH_FRAME: u8 = 9;
 const FETCH: TimerKey = TimerKey {
@@ -607,6 +609,30 @@ fn a_fetched_state_is_installed() {
     fetcher.save();
     assert_eq!(fetcher.node.executed().slot, Slot(5));
     assert_eq!(fetcher.node.machine().entries(), 5);
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+}
+
+#[test]
+fn busy_donor_gives_what_follows_with_the_first_state() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    // A command in 5 ms.
+    donor.pull("command", 6);
+    donor.world.now.set(5_000_000);
+    donor.input(Input::Timer(PACE));
+    donor.take();
+    fetcher.pull("fetch", 6);
+    // The donor takes a snapshot first.
+    exchange_once(&mut fetcher, &mut donor);
+    for slot in 7..=9 {
+        donor.pull("execute", slot);
+    }
+    fetcher.fire_fetch_timer();
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(9));
     assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
 }
 

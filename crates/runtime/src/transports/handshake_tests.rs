@@ -177,7 +177,7 @@ fn other_formats_are_named() {
     assert_eq!(error, HandshakeError::Format(1));
     assert_eq!(
         error.to_string(),
-        "format version mismatch: ours 9, theirs 1"
+        "format version mismatch: ours 10, theirs 1"
     );
     // What a program of another format answers, with the same beginning.
     let mut answer = Handshake::denied();

@@ -342,6 +342,15 @@ pub const KEYS: &[Key] = &[
         |config| units::show_bytes(config.transfer.rate_max),
     ),
     key(
+        "transfer.rate_busy",
+        "The same while that peer executes more than 100 commands per second; 0 for `rate_max`",
+        |config, text| {
+            config.transfer.rate_busy = units::bytes(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.transfer.rate_busy),
+    ),
+    key(
         "limits.key_bytes_max",
         "The longest key, such as 64KiB",
         |config, text| {
