@@ -289,6 +289,13 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
+    pub const fn of_limits(limits: &crate::ExecutorLimits) -> Self {
+        Self {
+            max: limits.transfer_rate_max,
+            busy: limits.transfer_rate_busy,
+        }
+    }
+
     const fn of(self, busy: bool) -> u64 {
         match (busy, self.busy, self.max) {
             (false, _, max) | (true, 0, max) => max,

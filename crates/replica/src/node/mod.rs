@@ -382,10 +382,7 @@ impl Node {
             installing: None,
             restore_step: setup.limits.restore_step.max(1),
             feed_bytes_max: setup.limits.feed_bytes_max,
-            transfer_rates: transfer::Rates {
-                max: setup.limits.transfer_rate_max,
-                busy: setup.limits.transfer_rate_busy,
-            },
+            transfer_rates: transfer::Rates::of_limits(&setup.limits),
             fetch: None,
             donor_last: None,
             state_bytes_received: 0,

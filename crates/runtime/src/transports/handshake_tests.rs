@@ -181,8 +181,8 @@ fn other_formats_are_named() {
     );
     // What a program of another format answers, with the same beginning.
     let mut answer = Handshake::denied();
-    answer[8] = 10;
-    assert_eq!(initiator.advance(&answer), Err(HandshakeError::Format(10)));
+    answer[8] = 11;
+    assert_eq!(initiator.advance(&answer), Err(HandshakeError::Format(11)));
 }
 
 #[test]
