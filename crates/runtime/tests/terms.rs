@@ -262,7 +262,7 @@ fn one_copy_of_the_epoch_is_enough_and_none_is_refused() {
     }
     let refused = refusal(&config);
     assert!(
-        refused.contains("Copy the file 'epoch' of another member"),
+        refused.contains("Copy the file 'epoch' of the member with the highest epoch"),
         "{refused}"
     );
     for file in &files {

@@ -395,7 +395,9 @@ pub fn run(
     Ok(run_entry(campaign, entry, &mut progress))
 }
 
-pub(crate) fn run_entry(
+/// The same for a protocol that is in no registry: the campaign's name of it is for its reports only,
+/// and its options are not checked.
+pub fn run_entry(
     campaign: &Campaign,
     entry: Entry,
     progress: &mut dyn FnMut(Progress),

@@ -47,15 +47,24 @@ pub(crate) struct Ending {
     #[serde(default)]
     pub spare: usize,
     /// Whether what acknowledgements promise changes, too.
-    #[serde(default)]
+    #[serde(skip)]
     pub changes_durability: bool,
+}
+
+/// Whether durability is to change; drawn before the faults.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Durabilities {
+    pub change: bool,
 }
 
 impl Ending {
     /// Whether what acknowledgements promise is to change: every fault is then one that memories
     /// outlive.
-    pub fn draw_durability(setup: &WorldSetup, random: &mut Random) -> bool {
-        setup.faults.ended && setup.replicas >= 3 && random.chance(DURABILITIES)
+    pub fn draw_durability(setup: &WorldSetup, random: &mut Random) -> Durabilities {
+        let may = setup.faults.ended && setup.replicas >= 3;
+        Durabilities {
+            change: may && random.chance(DURABILITIES),
+        }
     }
 
     pub fn draw(setup: &WorldSetup, horizon: u64, random: &mut Random) -> Self {

@@ -70,7 +70,7 @@ mod world;
 
 pub use campaign::{
     Campaign, CampaignError, CampaignReport, OPERATIONS_DEFAULT, Progress, SeedReport, Story, run,
-    trace,
+    run_entry, trace,
 };
 pub use explore::{Bounds, Exploration, ExploreError, ExploreProgress, LEAP_MS, explore};
 pub use faults::FaultSet;

@@ -86,8 +86,12 @@ impl World {
             let others = voters.set().iter().map(ReplicaId::index);
             let others = others.map(|at| (at, &self.processes[at]));
             // One that has lost the state again cannot give it.
-            let inside =
-                others.filter(|(at, process)| *at != row && is_in(process) && states[*at].up);
+            let healed = self.phase != Phase::Safety;
+            let inside = others.filter(|(at, process)| {
+                // Nor can one that is cut off.
+                let reached = !(healed && self.is_out(*at));
+                *at != row && is_in(process) && states[*at].up && reached
+            });
             let least = match self.phase {
                 // Nobody needs one that was none.
                 _ if self.processes[row].boot == 0 => 1,

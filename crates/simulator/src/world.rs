@@ -500,9 +500,10 @@ impl World {
         let mut remotes = Vec::new();
         // One that all others refuse is missing from the start.
         let odd_wanted = setup.faults.configuration && setup.replicas >= 3;
-        let changes_durability = root.fork(22).profile("durability", |random| {
+        let durabilities = root.fork(22).profile("durabilities", |random| {
             Ending::draw_durability(&setup, random)
         });
+        let changes_durability = durabilities.change;
         let ground = Ground {
             allowed: setup.faults,
             replicas: setup.replicas - usize::from(odd_wanted),

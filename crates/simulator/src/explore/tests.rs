@@ -1,7 +1,7 @@
 //! Small scopes, whole: what holds holds in all of them, what is broken is found in a few steps.
 
 use super::*;
-use crate::tests::toy::Toy;
+use quintet_outside_protocol::Toy;
 use quintet_protocols::find;
 
 fn toy(bug: &str, bounds: Bounds) -> Exploration {

@@ -1,7 +1,7 @@
 //! A run, written down, is the same world again.
 
 use super::*;
-use crate::tests::toy::Toy;
+use quintet_outside_protocol::Toy;
 use quintet_replica::Durability;
 
 fn campaign(bug: &str) -> Campaign {

@@ -1,7 +1,8 @@
 //! What is shrunk still fails, in the same property, with much less.
 
 use super::*;
-use crate::{Service, tests::toy::Toy};
+use crate::Service;
+use quintet_outside_protocol::Toy;
 use quintet_replica::Durability;
 
 fn shrunk(bug: &str, faults: &str) -> Shrunk {

@@ -4,16 +4,15 @@ mod configuration;
 #[cfg(feature = "plant")]
 mod found;
 mod hung_disk;
-pub(crate) mod toy;
 
 use crate::{
     Campaign, CampaignReport, FaultSet, Service,
     campaign::{OPERATIONS_DEFAULT, run_entry},
     plants::APPLIED_TWICE,
 };
+use quintet_outside_protocol::Toy;
 use quintet_replica::{Durability, Entry};
 use std::ops::Range;
-use toy::Toy;
 
 fn toy(seeds: Range<u64>, faults: &str, bug: &str) -> Campaign {
     Campaign {

@@ -22,6 +22,7 @@ use std::time::Duration;
 /// How the toy is broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bug {
+    /// Not at all.
     #[default]
     None,
     /// The leader executes and answers at once, before anything is durable anywhere.
@@ -60,6 +61,7 @@ const BUGS: [(&str, Bug); 11] = [
     ("partial_hash", Bug::PartialHash),
 ];
 
+/// Its one option, `plant`: how it is broken.
 #[derive(Clone, Debug, Default)]
 pub struct ToyOptions {
     bug: Bug,
@@ -78,6 +80,7 @@ impl Options for ToyOptions {
     }
 }
 
+/// A slot's entry in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     time: CommandTime,
@@ -86,13 +89,20 @@ pub struct Entry {
 
 wire! { struct Entry { time, batch } }
 
+/// The messages: see the picture.
 #[derive(Clone, Debug)]
 pub enum Message {
+    /// From a frontend.
     Request(Request),
+    /// To a frontend: its request is here.
     Taken(Receipt),
+    /// A follower's request, to the leader.
     Forward(Request),
+    /// From the leader: the entry of this slot.
     Append(Slot, Entry),
+    /// To the leader: all up to this slot is durable here.
     Ack(Slot),
+    /// From the leader: all up to this slot is decided.
     Commit(Slot),
 }
 
@@ -109,6 +119,7 @@ wire! {
     }
 }
 
+/// The one timer: what may have been lost is sent again.
 #[derive(Clone, Copy, Debug)]
 pub struct Again;
 
@@ -124,6 +135,8 @@ impl TryFrom<u32> for Again {
     }
 }
 
+/// A number on the wire: what is durable beside the log, and what a snapshot says.
+#[derive(Debug)]
 pub struct Number(u64);
 
 impl Wire for Number {
@@ -137,6 +150,8 @@ impl Wire for Number {
 
 const LEADER: ReplicaId = ReplicaId(0);
 
+/// A replica; see the crate.
+#[derive(Debug)]
 pub struct Toy {
     id: ReplicaId,
     members: usize,
