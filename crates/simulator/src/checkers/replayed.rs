@@ -40,7 +40,7 @@ pub fn check(
     machine: &mut dyn StateMachine,
     payload: impl Fn(u64) -> Vec<u8>,
     mut replied: impl FnMut(Replayed<'_>) -> Result<(), Violation>,
-) -> Result<(), Violation> {
+) -> Result<u64, Violation> {
     let mut queries = queries.iter().peekable();
     let mut reply = Vec::new();
     let mut last = 0;
@@ -73,7 +73,7 @@ pub fn check(
         }
         // A hole in the order: nobody that is watched executed it. What follows cannot be known.
         let Some((time, commands)) = order.at(last + 1) else {
-            return Ok(());
+            return Ok(last);
         };
         last += 1;
         if let Some((by, hash)) = states.machine_before(last) {
