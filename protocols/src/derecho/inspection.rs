@@ -52,9 +52,9 @@ impl Inspection {
         self.proposal.as_ref()
     }
 
-    /// Whether another one is to begin: nothing comes of this one, or a member has promised more.
-    pub fn is_stale(&self, limit: Duration, promised: Ballot, now: Time) -> bool {
-        now.since(self.since) > limit || self.ballot.round < promised.round
+    /// Whether another one is to begin: nothing comes of this one, or a higher ballot was seen.
+    pub fn is_stale(&self, limit: Duration, seen: Ballot, now: Time) -> bool {
+        now.since(self.since) > limit || self.ballot < seen
     }
 
     /// The members that have not done what they were asked for.

@@ -238,7 +238,7 @@ pub enum Message {
     Promise {
         /// The view.
         view: u64,
-        /// The ballot promised.
+        /// The ballot promised. A higher one than what was asked for is a refusal.
         ballot: Ballot,
         /// Who answers, in which life.
         member: Member,

@@ -10,6 +10,10 @@
 //!     Accept ──► members fetch what they lack, log it ── Accepted ─► a majority: Views ─► all
 //! ```
 //!
+//! An inspector that asks with too low a ballot gets the promise of the higher one, and asks again
+//! above it; unless that one's inspector is heard and has the lower number, so that two do not
+//! interrupt each other without end.
+//!
 //! The agreement on the end of a view is one, whether members reach it through the table or an
 //! inspector through messages: the same logged trims, inspectors above all ranks. A member that
 //! answers an inspector has left the view: it never echoes a trim of the table again.
@@ -314,12 +318,15 @@ impl Derecho {
         let (now, own) = (ctx.now(), self.me.id());
         let present = self.present(now);
         let (quiet, timeout) = (self.restart.quiet(now), self.config.restart_timeout);
-        if !present.contains(own)
-            || !self.membership.view().has_quorum(present)
-            || quiet < timeout
-            // Another one is at it.
-            || self.restart.is_promised(timeout * 2, now)
+        if !present.contains(own) || !self.membership.view().has_quorum(present) || quiet < timeout
         {
+            return;
+        }
+        // Another one is at it.
+        let inspector = self
+            .inspector()
+            .filter(|of| *of != own && present.contains(*of));
+        if inspector.is_some() && self.restart.is_promised(timeout * 2, now) {
             return;
         }
         // The lowest of those present; another one when that does not come about.
@@ -327,13 +334,28 @@ impl Derecho {
         if quiet < timeout * (1 + 2 * rank) {
             return;
         }
-        let promised = self.membership.promised();
-        let inspection = self.restart.inspection.as_ref();
-        if inspection.is_none_or(|inspection| inspection.is_stale(timeout * 3, promised, now)) {
+        self.restart.saw(self.membership.promised());
+        if self.restart.is_due(timeout * 3, now) {
             ctx.mark("restart inspected");
-            self.restart.inspect(own, promised, now);
+            self.restart.inspect(own, now);
         }
         self.ask_members(present, ctx);
+    }
+
+    /// Whose ballot is promised here, for the end of the view.
+    fn inspector(&self) -> Option<ReplicaId> {
+        let index = self.membership.promised().proposer.checked_sub(1)?;
+        u16::try_from(index).ok().map(ReplicaId)
+    }
+
+    /// Tells an inspector of the higher ballot that is promised here, unless it is to wait for that
+    /// one's inspector.
+    fn refuse(&mut self, from: ReplicaId, ctx: &mut Context<'_, Self>) {
+        let first = |of: &ReplicaId| *of < from && self.present(ctx.now()).contains(*of);
+        if self.inspector().filter(first).is_none() {
+            ctx.mark("inspector refused");
+            self.send_promise(from, self.membership.promised(), ctx);
+        }
     }
 
     fn ask_members(&mut self, present: ReplicaSet, ctx: &mut Context<'_, Self>) {
@@ -374,10 +396,13 @@ impl Derecho {
         if view < number || view == number && !self.membership.is_out() {
             return self.send_views(from, view, ctx);
         }
-        self.restart.saw(ballot.round);
+        self.restart.saw(ballot);
         let promised = self.membership.promised();
-        if view > number || ballot.round == 0 || ballot < promised {
+        if view > number || ballot.round == 0 {
             return;
+        }
+        if ballot < promised {
+            return self.refuse(from, ctx);
         }
         if from != self.me.id() && ballot > promised {
             self.restart.promised(ctx.now());
@@ -429,10 +454,14 @@ impl Derecho {
         ctx: &mut Context<'_, Self>,
     ) {
         let present = self.present(ctx.now());
+        if view != self.membership.number() {
+            return;
+        }
+        self.restart.saw(ballot);
         let Some(inspection) = &mut self.restart.inspection else {
             return;
         };
-        if view != self.membership.number() || ballot != inspection.ballot() {
+        if ballot != inspection.ballot() {
             return;
         }
         inspection.on_answer(answer);
@@ -461,12 +490,15 @@ impl Derecho {
             return self.send_views(from, view, ctx);
         }
         let ballot = proposal.ballot;
-        let old = ballot < self.membership.promised() || ballot.round == 0;
         let mut all = (proposal.view.members.iter())
             .chain(proposal.then.iter().flat_map(|then| &then.members));
         let outside = all.any(|member| member.id.index() >= members);
-        if view > number || old || outside || proposal.view.number != view + 1 {
+        let impossible = outside || ballot.round == 0 || proposal.view.number != view + 1;
+        if view > number || impossible {
             return;
+        }
+        if ballot < self.membership.promised() {
+            return self.refuse(from, ctx);
         }
         self.membership.set_left();
         self.restart.wanted = Some(Wanted {

@@ -21,7 +21,7 @@ pub(super) struct Wanted {
 pub(super) struct RestartState {
     pub inspection: Option<Inspection>,
     pub wanted: Option<Wanted>,
-    round_seen: u64,
+    seen: Ballot,
     /// When another inspector last got a promise.
     promised_at: Time,
     /// When this replica was last a member at work, or said that it is out.
@@ -49,8 +49,9 @@ impl RestartState {
         now.since(self.active_at.max(self.out_since))
     }
 
-    pub fn saw(&mut self, round: u64) {
-        self.round_seen = self.round_seen.max(round);
+    /// A ballot exists.
+    pub fn saw(&mut self, ballot: Ballot) {
+        self.seen = self.seen.max(ballot);
     }
 
     /// Another inspector gets a promise.
@@ -63,14 +64,20 @@ impl RestartState {
         now.since(self.promised_at) < within
     }
 
+    /// Whether an inspection is to begin: there is none, or nothing comes of it, or a higher ballot
+    /// exists.
+    pub fn is_due(&self, limit: Duration, now: Time) -> bool {
+        let inspection = self.inspection.as_ref();
+        inspection.is_none_or(|inspection| inspection.is_stale(limit, self.seen, now))
+    }
+
     /// Begins an inspection above all that were seen.
-    pub fn inspect(&mut self, own: ReplicaId, promised: Ballot, now: Time) {
-        self.saw(promised.round);
-        self.round_seen += 1;
+    pub fn inspect(&mut self, own: ReplicaId, now: Time) {
         let ballot = Ballot {
-            round: self.round_seen,
+            round: self.seen.round + 1,
             proposer: u64::from(own.0) + 1,
         };
+        self.saw(ballot);
         self.inspection = Some(Inspection::new(ballot, now));
     }
 
