@@ -193,6 +193,10 @@ impl MultiPaxos {
             return ctx.mark("ignored: vote for another ballot");
         }
         if !granted {
+            if promised >= ballot {
+                // Perhaps of a candidate that is dead; the next ballot is above it.
+                self.arm_election_soon(ctx);
+            }
             if first <= self.log.committed().next() {
                 return;
             }

@@ -1,13 +1,13 @@
 //! The failure cases of §3.4 and Appendix A.
 
 use super::{Group, MS, assert_converged, chain, group, small, write_within};
-use crate::chain_paxos::{Config, Entry, Message, Op, Summary, Timer};
+use crate::chain_paxos::{Config, Entry, Message, Op, Summary, Timer, replica::Role};
 use crate::group::Packet;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     BatchId, CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, Slot, Wire,
-    parts::Decisions,
+    parts::{Ballot, Decisions},
 };
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
@@ -680,6 +680,35 @@ fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_
     assert!(group.marked("state installed") > 0);
     assert!(group.replica(2).log.executed() >= Slot(1000));
     assert_eq!(group.replica(2).catch_up.fetching().asked(), None);
+}
+
+#[test]
+fn candidate_soon_asks_again_above_the_promise_that_refuses_it() {
+    let mut group = group(3, Durability::Disk);
+    group.run(MS * 20);
+    group.isolate(1);
+    group.run(MS * 1500);
+    group.fire(1, Timer::Election);
+    let asks = |group: &Group, ballot| match &group.replica(1).role {
+        Role::Candidate(candidate, _) => candidate.asks(ballot),
+        _ => false,
+    };
+    let ask = group.replica(1).ballots.promised().next(ReplicaId(1));
+    assert!(asks(&group, ask));
+    let promised = Ballot {
+        round: 9,
+        owner: ReplicaId(2),
+    };
+    let refused = Message::PreVoteOk {
+        ballot: ask,
+        granted: false,
+        promised,
+        first: Slot(1),
+        decisions: Decisions::default(),
+    };
+    group.deliver(Packet::new(2, 1, &refused));
+    group.run(Config::default().heartbeat * 3);
+    assert!(asks(&group, promised.next(ReplicaId(1))));
 }
 
 #[test]

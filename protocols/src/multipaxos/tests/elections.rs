@@ -1,7 +1,10 @@
 //! Elections and what must not happen in them.
 
 use super::group::{Group, MS, Packet, assert_converged};
-use crate::multipaxos::{Accepted, Config, Message, Proposal, Value, replica::Timer};
+use crate::multipaxos::{
+    Accepted, Config, Message, Proposal, Value,
+    replica::{Role, Timer},
+};
 use alloc::vec::Vec;
 use quintet_replica::{
     Bytes, CommandTime, Control, Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot,
@@ -452,6 +455,30 @@ fn candidate_fetches_state_when_too_many_refuse_its_pre_vote() {
     five.sync(1);
     assert_eq!(five.replica(1).ballots.promised(), ask, "three of five");
     assert_eq!(five.marked("state transfer chosen"), 0);
+}
+
+#[test]
+fn candidate_soon_asks_again_above_the_promise_that_refuses_it() {
+    let mut group = group(3);
+    group.isolate(1);
+    group.run(MS * 1500);
+    group.fire(1, Timer::Election);
+    let asks = |group: &Group, ballot| match &group.replica(1).role {
+        Role::Candidate(candidate) => candidate.asks(ballot),
+        _ => false,
+    };
+    let ask = group.replica(1).ballots.promised().next(ReplicaId(1));
+    assert!(asks(&group, ask));
+    let refused = Message::PreVoteOk {
+        ballot: ask,
+        granted: false,
+        promised: ballot(9, 2),
+        first: Slot(1),
+        decisions: Decisions::default(),
+    };
+    send(&mut group, 2, 1, &refused);
+    group.run(Config::default().heartbeat * 3);
+    assert!(asks(&group, ballot(10, 1)));
 }
 
 #[test]
