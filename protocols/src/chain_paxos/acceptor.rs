@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use quintet_replica::{
     Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot, Wake,
-    parts::{Ballot, Decisions, request_key},
+    parts::{Ballot, Decisions, Election, request_key},
 };
 
 /// Over a hole of more slots the log is begun again: room is kept for each.
@@ -291,7 +291,7 @@ impl ChainPaxos {
         if !self.accept_leader(from, ballot, ctx) || base <= self.log.held() {
             return;
         }
-        if self.count_decided(decisions, ctx) && base <= self.log.held() {
+        if self.learn_decisions(decisions, ctx) && base <= self.log.held() {
             self.catch_up.continued();
             return;
         }
@@ -301,7 +301,7 @@ impl ChainPaxos {
         // may have a state from under a higher ballot, where other values were decided.
         if from == ballot.owner {
             self.agreement.learn(base);
-            self.learn(ctx);
+            self.maybe_commit(ctx);
             self.execute(ctx);
         }
         self.skip_to(base, chain, ctx);
@@ -350,7 +350,11 @@ impl ChainPaxos {
     /// Another replica tells which ballots decided how much: what was accepted under these is
     /// decided, whatever is promised now, behind the commit point and in what was gone over. True
     /// when that is new.
-    pub(super) fn count_decided(&mut self, told: &Decisions, ctx: &mut Context<'_, Self>) -> bool {
+    pub(super) fn learn_decisions(
+        &mut self,
+        told: &Decisions,
+        ctx: &mut Context<'_, Self>,
+    ) -> bool {
         self.log.merge_decisions(told);
         let filled = self.catch_up.fill_gap(&self.log);
         let upto = self.log.known_decided();
@@ -371,7 +375,7 @@ impl ChainPaxos {
     /// Moves the commit point to what a quorum has voted for under the promised ballot, as far as
     /// it is held here. Strictly in order, and only by counting acceptors: what comes back from
     /// the tail decides nothing by itself (against Alg. 2, l. 27-28).
-    pub(super) fn learn(&mut self, ctx: &mut Context<'_, Self>) {
+    pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) {
         let mut agreed = self.agreement.count(self.me.majority());
         if self.planted(Plant::AckDecides)
             && let Role::Leader(lead) = &self.role

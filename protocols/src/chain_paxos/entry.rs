@@ -1,8 +1,8 @@
 //! The entries of the log, and their encoding in messages and records.
 
 use quintet_replica::{
-    Bytes, CommandTime, Incarnation, ReplicaId, Slot,
-    parts::{Ballot, Held, LogEntry},
+    Bytes, CommandTime, Incarnation, ReplicaId,
+    parts::{self, LogEntry},
     wire,
 };
 
@@ -71,33 +71,7 @@ impl LogEntry for Entry {
 }
 
 /// What an acceptor holds for one slot, as it tells a candidate.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Accepted {
-    /// Which slot.
-    pub slot: Slot,
-    /// The ballot that it was accepted under.
-    pub ballot: Ballot,
-    /// What was accepted.
-    pub entry: Entry,
-}
-
-impl Accepted {
-    pub(super) fn new(slot: Slot, held: Held<Entry>) -> Self {
-        Self {
-            slot,
-            ballot: held.ballot,
-            entry: held.entry,
-        }
-    }
-
-    pub(super) fn into_held(self) -> (Slot, Held<Entry>) {
-        let held = Held {
-            ballot: self.ballot,
-            entry: self.entry,
-        };
-        (self.slot, held)
-    }
-}
+pub type Accepted = parts::Accepted<Entry>;
 
 wire! {
     enum Op {
@@ -109,4 +83,3 @@ wire! {
     }
 }
 wire! { struct Entry [9] { time, op } }
-wire! { struct Accepted [27] { slot, ballot, entry } }

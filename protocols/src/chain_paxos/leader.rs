@@ -17,7 +17,7 @@ use alloc::collections::BTreeMap;
 use core::time::Duration;
 use quintet_replica::{
     Bytes, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Wake,
-    parts::{Ballot, Held, May, RequestQueue, Waiting, request_key},
+    parts::{Ballot, Election, Held, May, RequestQueue, Waiting, request_key},
 };
 
 impl ChainPaxos {
@@ -47,11 +47,6 @@ impl ChainPaxos {
             let (id, life) = (self.me.id(), self.me.incarnation());
             self.propose_op(Op::Add { id, life, after });
         }
-    }
-
-    /// Whether it transfers leadership to another replica.
-    pub(super) const fn is_transferring(&self) -> bool {
-        matches!(&self.role, Role::Leader(lead) if lead.is_transferring())
     }
 
     pub(super) fn propose_op(&mut self, op: Op) {

@@ -18,7 +18,7 @@ use super::{
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, Incarnation, OrNone, OrZero, ReplicaId, ReplicaSet, Short, Slot,
+    Bytes, Incarnation, OrNone, OrZero, ReplicaId, ReplicaSet, Short, Slot, election_messages,
     parts::{Ballot, Decisions, Receipt, Request, is_page},
     request_message, wire,
 };
@@ -168,8 +168,8 @@ pub enum Message {
     Promise {
         /// The ballot promised.
         ballot: Ballot,
-        /// The acceptor's life.
-        life: Incarnation,
+        /// The acceptor's incarnation.
+        incarnation: Incarnation,
         /// The first slot that the page covers, as asked for.
         from: Slot,
         /// The first slot that the page does not cover; `None` when there is nothing above.
@@ -207,6 +207,7 @@ pub enum Message {
 }
 
 request_message!(Message);
+election_messages!(Message, Entry);
 
 wire! {
     struct Round { number, end, path, looped, looped_by, asked as Short }
@@ -234,7 +235,7 @@ wire! {
         12 = PreVoteOk { ballot, granted, promised, first, decisions },
         13 = Prepare { ballot, from },
         14 = Promise {
-            ballot, life, from, until as OrZero, committed, first, decisions, accepted,
+            ballot, incarnation, from, until as OrZero, committed, first, decisions, accepted,
         },
         15 = Stand { ballot },
         16 = Ping { stamp },

@@ -1,7 +1,7 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Accepted, Agreement, Config, Entry, Message, Promised, Record, Summary, catch_up::CatchUp,
+    Agreement, Config, Entry, Message, Promised, Record, Summary, catch_up::CatchUp,
     chain_state::ChainState, downstream::Downstream, leader_state::LeaderState, peers::Peers,
     plant::Plant, read_rounds::Reads, share::Share, votes::Vote,
 };
@@ -11,8 +11,9 @@ use quintet_replica::{
     Context, Control, FrontendId, Incarnation, Info, Lane, Level, Link, Options, PersistId,
     Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{
-        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Housekeeping,
-        KeptRequests, LeaderWatch, Member, Observed, PhaseOne, PromisePage, admit, digest,
+        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Election,
+        ElectionMessages, Housekeeping, KeptRequests, LeaderWatch, Member, Observed, PhaseOne,
+        admit, digest,
     },
 };
 
@@ -77,7 +78,7 @@ impl ChainPaxos {
     }
 
     /// A peer is in this life of its, or in a later one.
-    fn meet(&mut self, peer: ReplicaId, life: Incarnation, ctx: &mut Context<'_, Self>) {
+    pub(super) fn meet(&mut self, peer: ReplicaId, life: Incarnation, ctx: &mut Context<'_, Self>) {
         let observed = self.peers.observe(peer, life);
         if observed == Observed::Known {
             return;
@@ -271,43 +272,17 @@ impl Protocol for ChainPaxos {
             }
             Message::Suspect { .. } => ctx.mark("ignored: suspicion about no member"),
             Message::Ask { stamp, ordered } => self.on_ask(from, stamp, ordered, ctx),
-            Message::Reject { ballot, promised } => self.on_reject(ballot, promised, ctx),
             Message::Forward { batches } => self.on_forward(batches, ctx),
-            Message::PreVote { ballot, committed } => {
-                self.on_pre_vote(from, ballot, committed, ctx);
+            Message::PreVote { .. }
+            | Message::PreVoteOk { .. }
+            | Message::Prepare { .. }
+            | Message::Promise { .. }
+            | Message::Reject { .. }
+            | Message::Stand { .. } => {
+                if let Some(message) = message.into_election() {
+                    self.on_election(from, message, ctx);
+                }
             }
-            Message::PreVoteOk {
-                ballot,
-                granted,
-                promised,
-                first,
-                decisions,
-            } => {
-                let kept = (first, &decisions);
-                self.on_pre_vote_ok(from, (ballot, granted), promised, kept, ctx);
-            }
-            Message::Prepare { ballot, from: slot } => self.on_prepare(from, ballot, slot, ctx),
-            Message::Promise {
-                ballot,
-                life,
-                from: page,
-                until,
-                committed,
-                first,
-                decisions,
-                accepted,
-            } => {
-                self.meet(from, life, ctx);
-                let page = PromisePage {
-                    from: page,
-                    until,
-                    committed,
-                    first,
-                    accepted: accepted.into_iter().map(Accepted::into_held).collect(),
-                };
-                self.on_promise(from, (ballot, life), (page, &decisions), ctx);
-            }
-            Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
             Message::Ping { stamp } => ctx.send(from, Lane::Control, &Message::Pong { stamp }),
             Message::Pong { stamp } => self.on_pong(from, stamp, ctx),
             Message::Request(_) | Message::Taken(_) => {
@@ -406,7 +381,7 @@ impl Protocol for ChainPaxos {
 
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         let wake = self.lead(ctx);
-        self.learn(ctx);
+        self.maybe_commit(ctx);
         // Passed on before it is executed: nobody downstream waits for this replica's store.
         self.send_stream(ctx);
         self.send_forward(ctx);

@@ -10,7 +10,7 @@
 
 use super::{ChainPaxos, Message, replica::Role};
 use alloc::vec::Vec;
-use quintet_replica::{Bytes, Context, parts::RequestKey};
+use quintet_replica::{Bytes, Context, parts::Election, parts::RequestKey};
 
 impl ChainPaxos {
     /// Whether no write is refused for now.

@@ -14,7 +14,7 @@ use super::{
     replica::{ChainPaxos, Role, Timer},
 };
 use quintet_replica::{
-    Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, parts::Ballot,
+    Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, parts::Ballot, parts::Election,
 };
 
 impl ChainPaxos {
@@ -24,7 +24,7 @@ impl ChainPaxos {
         self.watch_next(ctx);
         match &self.role {
             Role::Leader(_) => self.beat_leader(ctx),
-            Role::Candidate(..) => self.ask_for_promises(ctx),
+            Role::Candidate(..) => self.request_promises(ctx),
             Role::Follower => {}
         }
         if !self.catch_up.is_voting() {

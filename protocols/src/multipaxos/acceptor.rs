@@ -16,7 +16,7 @@ use crate::sadl::Dissemination;
 use alloc::vec::Vec;
 use quintet_replica::{
     Context, Lane, PersistId, Recovered, ReplicaId, Slot,
-    parts::{Ballot, Ballots, Decisions, Held, request_key},
+    parts::{Ballot, Ballots, Decisions, Election, Held, request_key},
 };
 
 impl MultiPaxos {
@@ -183,7 +183,11 @@ impl MultiPaxos {
 
     /// Another replica tells which ballots decided how much: what was accepted under these, behind
     /// the commit point, is decided, whatever is promised now. True when that is new.
-    pub(super) fn count_decided(&mut self, told: &Decisions, ctx: &mut Context<'_, Self>) -> bool {
+    pub(super) fn learn_decisions(
+        &mut self,
+        told: &Decisions,
+        ctx: &mut Context<'_, Self>,
+    ) -> bool {
         self.log.merge_decisions(told);
         let upto = self.log.known_decided();
         if upto <= self.log.committed() {
@@ -361,7 +365,7 @@ impl MultiPaxos {
         if !self.accept_leader(from, ballot, ctx) || first <= self.log.held().next() {
             return;
         }
-        if self.count_decided(decisions, ctx) {
+        if self.learn_decisions(decisions, ctx) {
             // The leader sends again what follows.
             self.acknowledgement.want();
             self.maybe_recovered(ctx);

@@ -17,7 +17,7 @@ use super::{
 use core::time::Duration;
 use quintet_replica::{
     Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Wake,
-    parts::{Ballot, Held, May, RequestQueue},
+    parts::{Ballot, Election, Held, May, RequestQueue},
 };
 use smallvec::SmallVec;
 
@@ -50,11 +50,6 @@ impl MultiPaxos {
         self.repeat_reads(ctx);
         self.send_heartbeat(ctx);
         ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
-    }
-
-    /// Whether it transfers leadership to another replica.
-    pub(super) const fn is_transferring(&self) -> bool {
-        matches!(&self.role, Role::Leader(lead) if lead.is_transferring())
     }
 
     fn gap(&self, round_trip: Duration) -> Duration {

@@ -15,9 +15,9 @@ use crate::sadl::{self, Head, Heads, Name, Range};
 use alloc::vec::Vec;
 use quintet_replica::{
     Absent, Bytes, Codec, CommandTime, DecodeError, Field, Incarnation, OrZero, PerMember, Reader,
-    Slot, Wire, Writer,
+    Slot, Wire, Writer, election_messages,
     parts::{
-        Ballot, Decisions, Held, LogEntry, Receipt, Request, RequestKey, is_page, request_key,
+        self, Ballot, Decisions, LogEntry, Receipt, Request, RequestKey, is_page, request_key,
     },
     request_message, wire,
 };
@@ -85,33 +85,7 @@ impl LogEntry for Proposal {
 }
 
 /// What an acceptor holds for one slot, as it tells a candidate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accepted {
-    /// Which slot.
-    pub slot: Slot,
-    /// The ballot that it was accepted under.
-    pub ballot: Ballot,
-    /// What was accepted.
-    pub proposal: Proposal,
-}
-
-impl Accepted {
-    pub(super) fn new(slot: Slot, held: Held<Proposal>) -> Self {
-        Self {
-            slot,
-            ballot: held.ballot,
-            proposal: held.entry,
-        }
-    }
-
-    pub(super) fn into_held(self) -> (Slot, Held<Proposal>) {
-        let held = Held {
-            ballot: self.ballot,
-            entry: self.proposal,
-        };
-        (self.slot, held)
-    }
-}
+pub type Accepted = parts::Accepted<Proposal>;
 
 /// A replica's answer to one that has forgotten: what part it plays itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -295,10 +269,10 @@ pub enum Message {
 }
 
 request_message!(Message);
+election_messages!(Message, Proposal);
 
 /// What a proposal takes besides its batch.
 pub const PROPOSAL_BYTES: usize = 12;
-const ACCEPTED_BYTES: usize = 18 + PROPOSAL_BYTES;
 
 /// Stands in a proposal's time when a name follows instead of a batch: no clock comes that far.
 const NAMED: u64 = 1 << 63;
@@ -330,8 +304,6 @@ impl Wire for Proposal {
         })
     }
 }
-
-wire! { struct Accepted [ACCEPTED_BYTES] { slot, ballot, proposal } }
 
 /// A byte for the part, and a slot that means something for a leader only.
 impl Wire for Part {

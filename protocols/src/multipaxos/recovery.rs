@@ -25,7 +25,9 @@ use super::{
 };
 use crate::sadl::{Dissemination, Range};
 use alloc::vec::Vec;
-use quintet_replica::{Context, Incarnation, Lane, ReplicaId, ReplicaSet, parts::Ballot};
+use quintet_replica::{
+    Context, Incarnation, Lane, ReplicaId, ReplicaSet, parts::Ballot, parts::Election,
+};
 
 impl MultiPaxos {
     pub(super) fn become_recovering(&mut self, ctx: &mut Context<'_, Self>) {

@@ -1,9 +1,9 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Accepted, Config, Message, Promised, Proposal, Record, Summary, Value,
-    acknowledgement::Acknowledgement, leader_state::LeaderState, plant::Plant, progress::Claim,
-    read_queue::ReadQueue, source::Source,
+    Config, Message, Promised, Proposal, Record, Summary, Value, acknowledgement::Acknowledgement,
+    leader_state::LeaderState, plant::Plant, progress::Claim, read_queue::ReadQueue,
+    source::Source,
 };
 use crate::sadl::{Dissemination, Name, News, Sadl};
 use alloc::{format, string::ToString, vec};
@@ -12,9 +12,9 @@ use quintet_replica::{
     Bytes, CommandTime, Context, Control, FrontendId, Incarnation, Info, Level, Link, Options,
     PersistId, Protocol, Recovered, ReplicaId, Setup, Slot, Status, Time, Wake,
     parts::{
-        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Housekeeping,
-        Incarnations, KeptRequests, LeaderWatch, Member, Observed, PhaseOne, PromisePage,
-        StateFetch, admit, digest,
+        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Election,
+        ElectionMessages, Housekeeping, Incarnations, KeptRequests, LeaderWatch, Member, Observed,
+        PhaseOne, StateFetch, admit, digest,
     },
 };
 
@@ -265,48 +265,22 @@ impl Protocol for MultiPaxos {
                 };
                 self.on_accept_ok(from, (ballot, incarnation), claim, ctx);
             }
-            Message::Reject { ballot, promised } => self.on_reject(from, ballot, promised, ctx),
             Message::Trimmed {
                 ballot,
                 first,
                 decisions,
             } => self.on_trimmed(from, ballot, (first, &decisions), ctx),
             Message::Forward { batches } => self.on_forward(from, batches, ctx),
-            Message::PreVote { ballot, committed } => {
-                self.on_pre_vote(from, ballot, committed, ctx);
+            Message::PreVote { .. }
+            | Message::PreVoteOk { .. }
+            | Message::Prepare { .. }
+            | Message::Promise { .. }
+            | Message::Reject { .. }
+            | Message::Stand { .. } => {
+                if let Some(message) = message.into_election() {
+                    self.on_election(from, message, ctx);
+                }
             }
-            Message::PreVoteOk {
-                ballot,
-                granted,
-                promised,
-                first,
-                decisions,
-            } => {
-                let kept = (first, &decisions);
-                self.on_pre_vote_ok(from, ballot, granted, promised, kept, ctx);
-            }
-            Message::Prepare { ballot, from: slot } => self.on_prepare(from, ballot, slot, ctx),
-            Message::Promise {
-                ballot,
-                incarnation,
-                from: page,
-                until,
-                committed,
-                first,
-                decisions,
-                accepted,
-            } => {
-                self.meet(from, incarnation, ctx);
-                let page = PromisePage {
-                    from: page,
-                    until,
-                    committed,
-                    first,
-                    accepted: accepted.into_iter().map(Accepted::into_held).collect(),
-                };
-                self.on_promise(from, (ballot, incarnation), (page, &decisions), ctx);
-            }
-            Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
             Message::ReadIndex { round } => self.on_read_index(from, round, ctx),
             Message::ReadIndexOk { round, index } => self.on_read_index_ok(round, index, ctx),
             Message::Recover {
@@ -569,7 +543,12 @@ impl Protocol for MultiPaxos {
 
 impl MultiPaxos {
     /// A peer is in this life of its, or in a later one.
-    fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation, ctx: &mut Context<'_, Self>) {
+    pub(super) fn meet(
+        &mut self,
+        peer: ReplicaId,
+        incarnation: Incarnation,
+        ctx: &mut Context<'_, Self>,
+    ) {
         let observed = self.incarnations.observe(peer, incarnation);
         if observed == Observed::Known {
             return;

@@ -9,7 +9,7 @@
 use super::{Message, MultiPaxos, message::MESSAGE_BYTES, replica::Role};
 use crate::sadl::Dissemination;
 use alloc::vec::Vec;
-use quintet_replica::{Bytes, Context, ReplicaId, parts::RequestKey};
+use quintet_replica::{Bytes, Context, ReplicaId, parts::Election, parts::RequestKey};
 
 impl MultiPaxos {
     pub(super) const fn is_recovering(&self) -> bool {

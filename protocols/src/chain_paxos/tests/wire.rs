@@ -145,7 +145,7 @@ fn promise(slots: &[u64], from: u64, until: Option<u64>) -> Message {
     });
     Message::Promise {
         ballot,
-        life: Incarnation(1),
+        incarnation: Incarnation(1),
         from: Slot(from),
         until: until.map(Slot),
         committed: Slot(4),

@@ -276,7 +276,7 @@ fn promise(ballot: Ballot, accepted: &[(u64, Ballot, u8)]) -> Message {
             .map(|(slot, ballot, byte)| Accepted {
                 slot: Slot(*slot),
                 ballot: *ballot,
-                proposal: value(*byte),
+                entry: value(*byte),
             })
             .collect(),
     }

@@ -36,7 +36,7 @@ fn every_kind() -> Vec<Message> {
     let accepted = Accepted {
         slot,
         ballot,
-        proposal: proposal.clone(),
+        entry: proposal.clone(),
     };
     let mut all = alloc::vec![
         Message::Forward {
@@ -210,7 +210,7 @@ fn promise_out_of_order_or_out_of_its_page_is_refused() {
             .map(|slot| Accepted {
                 slot: Slot(*slot),
                 ballot,
-                proposal: Proposal {
+                entry: Proposal {
                     time: CommandTime(1),
                     value: Value::Batch(Bytes::new()),
                 },

@@ -1,0 +1,716 @@
+//! Elections of Paxos with one leader per ballot: who stands, who promises, and who wins.
+//!
+//! ```text
+//!   silence ──► PreVote ──► majority would promise ──► own promise on disk ──► Prepare
+//!                                                                                │
+//!   leader ◄── proposes the highest-ballot value of ◄── Promise, page by page, ◄─┘
+//!              every slot again, nothing in gaps         from a majority
+//! ```
+//!
+//! A protocol says what its election rests on (the required methods of [`Election`]); the steps are
+//! the provided ones. [`PhaseOne`] is the candidate's own state.
+
+use super::{
+    AcceptorLog, Ballot, Ballots, Decisions, Held, LeaderWatch, LogEntry, Member, PhaseOne,
+    Progress, PromisePage, Promised, random_duration,
+};
+use crate::{
+    Context, DecodeError, Incarnation, Lane, Protocol, Reader, ReplicaId, Slot, Time, Wire, Writer,
+};
+use alloc::collections::BTreeMap;
+use core::time::Duration;
+
+/// An acceptor's entry of one slot, for a candidate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Accepted<E> {
+    /// The slot.
+    pub slot: Slot,
+    /// The ballot that it was accepted under.
+    pub ballot: Ballot,
+    /// The entry.
+    pub entry: E,
+}
+
+impl<E> From<(Slot, Held<E>)> for Accepted<E> {
+    fn from((slot, held): (Slot, Held<E>)) -> Self {
+        Self {
+            slot,
+            ballot: held.ballot,
+            entry: held.entry,
+        }
+    }
+}
+
+impl<E> From<Accepted<E>> for (Slot, Held<E>) {
+    fn from(accepted: Accepted<E>) -> Self {
+        let held = Held {
+            ballot: accepted.ballot,
+            entry: accepted.entry,
+        };
+        (accepted.slot, held)
+    }
+}
+
+impl<E: Wire> Wire for Accepted<E> {
+    const SIZE_MIN: usize = 18 + E::SIZE_MIN;
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.slot.0);
+        self.ballot.encode(writer);
+        self.entry.encode(writer);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            slot: reader.slot("slot")?,
+            ballot: Ballot::decode(reader)?,
+            entry: E::decode(reader)?,
+        })
+    }
+}
+
+/// The messages of an election; a protocol's message has a variant of the same name for each.
+#[derive(Debug)]
+pub enum ElectionMessage<E> {
+    /// The ballot is out of date.
+    Reject {
+        /// The ballot that the refused message was sent under.
+        ballot: Ballot,
+        /// The promised ballot of the sender.
+        promised: Ballot,
+    },
+    /// Would you promise this ballot? The reply binds no replica.
+    PreVote {
+        /// The ballot that the sender would stand with.
+        ballot: Ballot,
+        /// All up to here is decided, as it knows.
+        committed: Slot,
+    },
+    /// The reply to it.
+    PreVoteOk {
+        /// The ballot of the request.
+        ballot: Ballot,
+        /// Whether it would be promised.
+        granted: bool,
+        /// The promised ballot of the sender.
+        promised: Ballot,
+        /// The first slot from which on it can tell what it accepted.
+        first: Slot,
+        /// Which ballots decided how much; nothing unless the candidate is behind what is kept.
+        decisions: Decisions,
+    },
+    /// Phase 1: promise this ballot and report what you accepted.
+    Prepare {
+        /// The candidate's ballot.
+        ballot: Ballot,
+        /// The first slot that it needs.
+        from: Slot,
+    },
+    /// The promise, with one page of what was accepted.
+    Promise {
+        /// The ballot promised.
+        ballot: Ballot,
+        /// The acceptor's incarnation.
+        incarnation: Incarnation,
+        /// The page. When its `first` lies above its `from`, it is empty, and the promise does not
+        /// count for a candidate that lacks what is between.
+        page: PromisePage<E>,
+        /// Which ballots decided how much; nothing unless the page is empty for that reason.
+        decisions: Decisions,
+    },
+    /// The leader is about to stop: stand for election at once.
+    Stand {
+        /// The leader's ballot.
+        ballot: Ballot,
+    },
+}
+
+/// The protocol messages that an [`Election`] needs.
+pub trait ElectionMessages: Sized {
+    /// The type of a slot's entry.
+    type Entry: LogEntry;
+    /// A message of an election.
+    fn from_election(message: ElectionMessage<Self::Entry>) -> Self;
+    /// The message of an election, if this is one.
+    fn into_election(self) -> Option<ElectionMessage<Self::Entry>>;
+}
+
+/// Lets a protocol's messages be those of an [`Election`] over slots that hold `$entry`: they have
+/// variants as [`ElectionMessage`], with the fields of the page in `Promise`.
+#[macro_export]
+macro_rules! election_messages {
+    (@same $message:ident: $from:ident => $to:ident; $($more:tt)*) => {
+        match $message {
+            $from::Reject { ballot, promised } => $to::Reject { ballot, promised },
+            $from::PreVote { ballot, committed } => $to::PreVote { ballot, committed },
+            $from::PreVoteOk { ballot, granted, promised, first, decisions } => {
+                $to::PreVoteOk { ballot, granted, promised, first, decisions }
+            }
+            $from::Prepare { ballot, from } => $to::Prepare { ballot, from },
+            $from::Stand { ballot } => $to::Stand { ballot },
+            $($more)*
+        }
+    };
+    ($message:ident, $entry:ty) => {
+        impl $crate::parts::ElectionMessages for $message {
+            type Entry = $entry;
+            fn from_election(message: $crate::parts::ElectionMessage<$entry>) -> Self {
+                use $crate::parts::{ElectionMessage as Election, PromisePage};
+                $crate::election_messages! { @same message: Election => Self;
+                    Election::Promise { ballot, incarnation, page, decisions } => {
+                        let PromisePage { from, until, committed, first, accepted } = page;
+                        let accepted = accepted.into_iter().map(Into::into).collect();
+                        Self::Promise {
+                            ballot, incarnation, from, until, committed, first, decisions, accepted,
+                        }
+                    }
+                }
+            }
+            fn into_election(self) -> Option<$crate::parts::ElectionMessage<$entry>> {
+                use $crate::parts::{ElectionMessage as Election, PromisePage};
+                Some($crate::election_messages! { @same self: Self => Election;
+                    Self::Promise {
+                        ballot, incarnation, from, until, committed, first, decisions, accepted,
+                    } => {
+                        let accepted = accepted.into_iter().map(Into::into).collect();
+                        let page = PromisePage { from, until, committed, first, accepted };
+                        Election::Promise { ballot, incarnation, page, decisions }
+                    }
+                    _ => return None,
+                })
+            }
+        }
+    };
+}
+
+/// The parts of a replica that an [`Election`] rests on, by their usual names.
+#[macro_export]
+macro_rules! election_parts {
+    ($entry:ty) => {
+        fn me(&self) -> &$crate::parts::Member {
+            &self.me
+        }
+        fn ballots(&self) -> &$crate::parts::Ballots {
+            &self.ballots
+        }
+        fn ballots_mut(&mut self) -> &mut $crate::parts::Ballots {
+            &mut self.ballots
+        }
+        fn log(&self) -> &$crate::parts::AcceptorLog<$entry> {
+            &self.log
+        }
+        fn leader(&self) -> &$crate::parts::LeaderWatch {
+            &self.leader
+        }
+    };
+}
+
+/// The type of an entry in a protocol's log.
+type EntryOf<P> = <<P as Protocol>::Message as ElectionMessages>::Entry;
+
+fn send<P: Election>(to: ReplicaId, it: ElectionMessage<EntryOf<P>>, ctx: &mut Context<'_, P>) {
+    ctx.send(to, Lane::Control, &P::Message::from_election(it));
+}
+
+/// A replica's steps in an election; see the module. The roles are the protocol's own.
+pub trait Election: Protocol<Message: ElectionMessages> {
+    /// This member; [`crate::election_parts!`] gives this and the next four.
+    fn me(&self) -> &Member;
+    /// The ballots that it has promised.
+    fn ballots(&self) -> &Ballots;
+    /// The same.
+    fn ballots_mut(&mut self) -> &mut Ballots;
+    /// The log of accepted entries.
+    fn log(&self) -> &AcceptorLog<EntryOf<Self>>;
+    /// The leader as this replica knows it.
+    fn leader(&self) -> &LeaderWatch;
+
+    /// Its phase 1, while it is a candidate.
+    fn candidate(&mut self) -> Option<&mut PhaseOne<EntryOf<Self>>>;
+    /// Whether it leads the promised ballot.
+    fn leads(&self) -> bool;
+    /// Whether it leads and is about to stop.
+    fn is_transferring(&self) -> bool;
+    /// Whether it follows the leader and could lead.
+    fn may_succeed(&self) -> bool;
+    /// Why it takes no part in elections now, for a mark; none when it does.
+    fn abstains(&self) -> Option<&'static str>;
+
+    /// How long a leader may be silent.
+    fn leader_timeout(&self) -> Duration;
+    /// The most bytes of entries in one message, unless a single one is larger, and the most that a
+    /// message takes besides them.
+    fn message_limits(&self) -> (usize, usize);
+    /// Whether to ask a majority before standing.
+    fn has_pre_vote(&self) -> bool;
+
+    /// The slot up to which it needs nothing when it stands.
+    fn stands_behind(&self) -> Slot {
+        self.log().committed()
+    }
+    /// The first slot from which on it can tell what it accepted.
+    fn vouches_from(&self) -> Slot {
+        self.log().first()
+    }
+
+    /// Wakes it when the leader has been silent, a random time after this.
+    fn arm_election(&self, ctx: &mut Context<'_, Self>);
+    /// The same, without waiting for a timeout.
+    fn arm_election_soon(&self, ctx: &mut Context<'_, Self>);
+    /// Wakes it after this.
+    fn arm_election_in(&self, delay: Duration, ctx: &mut Context<'_, Self>);
+
+    /// Gives up leading or standing. The promise stays.
+    fn step_down(&mut self, ctx: &mut Context<'_, Self>);
+    /// Begins phase 1.
+    fn stand(&mut self, candidate: PhaseOne<EntryOf<Self>>);
+    /// Writes down a promise; what depends on it waits until it is durable.
+    fn raise_promise(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>);
+    /// Another replica reports which ballots decided how much: what was accepted under these is
+    /// decided. True when that is new.
+    fn learn_decisions(&mut self, told: &Decisions, ctx: &mut Context<'_, Self>) -> bool;
+    /// A state as new as this slot is needed.
+    fn fetch_state(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>);
+    /// A peer is in this incarnation, or in a later one.
+    fn observe(&mut self, peer: ReplicaId, incarnation: Incarnation, ctx: &mut Context<'_, Self>);
+    /// The newest known incarnation of a peer.
+    fn incarnation_of(&self, peer: ReplicaId) -> Incarnation;
+    /// It has asked for promises.
+    fn on_prepared(&mut self, _ctx: &mut Context<'_, Self>) {}
+    /// Proposes again what may be decided: per slot the entry of the highest ballot.
+    fn propose_again(
+        &mut self,
+        gathered: BTreeMap<Slot, Held<EntryOf<Self>>>,
+        ctx: &mut Context<'_, Self>,
+    );
+    /// It leads the first ballot of all.
+    fn on_first_leader(&mut self, ctx: &mut Context<'_, Self>);
+    /// It has won, and has proposed again; with the commit points of the acceptors.
+    fn on_elected(&mut self, commit_points: &[Option<Slot>], ctx: &mut Context<'_, Self>);
+
+    /// An injected bug: a promise leaves before it is durable.
+    fn promises_hastily(&self) -> bool {
+        false
+    }
+    /// An injected bug: the entry of the lowest ballot is proposed again.
+    fn prefers_lowest(&self) -> bool {
+        false
+    }
+    /// An injected bug: a promise of another ballot counts.
+    fn counts_stale(&self) -> bool {
+        false
+    }
+    /// Injected bugs of a page. True when it is dealt with.
+    fn on_page_injected(
+        &mut self,
+        _from: ReplicaId,
+        _page: &mut PromisePage<EntryOf<Self>>,
+        _ctx: &mut Context<'_, Self>,
+    ) -> bool {
+        false
+    }
+    /// Injected bugs of a rejection. True when it is dealt with.
+    fn on_reject_injected(&mut self, _from: ReplicaId, _ctx: &mut Context<'_, Self>) -> bool {
+        false
+    }
+
+    /// When the election timer fires: whether the leader is alive. The timer is set again.
+    fn leader_is_alive(&self, now: Time, ctx: &mut Context<'_, Self>) -> bool {
+        let timeout = self.leader_timeout();
+        let alive = self.leader().is_alive(now, timeout);
+        if alive {
+            let at = self.leader().received_at() + timeout + random_duration(timeout, ctx);
+            self.arm_election_in(at.since(now), ctx);
+        }
+        alive
+    }
+
+    /// There is no leader: it stands, unless it does so already and gets on.
+    fn maybe_stand(&mut self, ctx: &mut Context<'_, Self>) {
+        let (now, timeout) = (ctx.now(), self.leader_timeout());
+        if let Some(candidate) = self.candidate() {
+            if candidate.waits_for_own() {
+                // The disk is slow; a further promise would only queue behind.
+                return;
+            }
+            if candidate.progressed(now, timeout) {
+                return ctx.mark("candidate still receives promises");
+            }
+            if let Some(first) = candidate.behind_first() {
+                // The others that it hoped for have not answered.
+                self.step_down(ctx);
+                return self.fetch_state(first.previous(), ctx);
+            }
+        }
+        if self.has_pre_vote() {
+            self.request_votes(ctx);
+        } else {
+            self.become_candidate(ctx);
+        }
+    }
+
+    /// Asks whether the others would promise its next ballot.
+    fn request_votes(&mut self, ctx: &mut Context<'_, Self>) {
+        let (members, own) = (self.me().members(), self.me().id());
+        let ballot = self.ballots().next(own);
+        let committed = self.stands_behind();
+        self.stand(PhaseOne::asking(ballot, members, committed.next(), own));
+        let message = ElectionMessage::PreVote { ballot, committed };
+        let message = Self::Message::from_election(message);
+        ctx.multicast(self.me().others(), Lane::Control, &message);
+        if self.me().majority() == 1 {
+            self.become_candidate(ctx);
+        }
+    }
+
+    /// Stands with a ballot that it has never used: the promise of it is on disk before anybody
+    /// hears of it.
+    fn become_candidate(&mut self, ctx: &mut Context<'_, Self>) {
+        let ballot = self.ballots().next(self.me().id());
+        self.raise_promise(ballot, ctx);
+        let (members, from) = (self.me().members(), self.log().committed().next());
+        self.stand(PhaseOne::promising(ballot, members, from));
+        self.arm_election(ctx);
+    }
+
+    /// Requests the pages again that have not come.
+    fn request_promises(&mut self, ctx: &mut Context<'_, Self>) {
+        let (ballot, others) = (self.ballots().promised(), self.me().others());
+        if let Some(candidate) = self.candidate()
+            && candidate.prepares()
+        {
+            for (id, from) in candidate.missing(others) {
+                send(id, ElectionMessage::Prepare { ballot, from }, ctx);
+            }
+        }
+    }
+
+    /// A message of an election has come.
+    fn on_election(
+        &mut self,
+        from: ReplicaId,
+        message: ElectionMessage<EntryOf<Self>>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        match message {
+            ElectionMessage::Reject { ballot, promised } => {
+                self.on_reject(from, ballot, promised, ctx);
+            }
+            ElectionMessage::PreVote { ballot, committed } => {
+                self.on_pre_vote(from, ballot, committed, ctx);
+            }
+            ElectionMessage::PreVoteOk {
+                ballot,
+                granted,
+                promised,
+                first,
+                decisions,
+            } => {
+                self.ballots_mut().observe(promised);
+                let rejected = (!granted).then_some((promised, first, &decisions));
+                self.on_pre_vote_ok(from, ballot, rejected, ctx);
+            }
+            ElectionMessage::Prepare { ballot, from: slot } => {
+                self.on_prepare(from, ballot, slot, ctx);
+            }
+            ElectionMessage::Promise {
+                ballot,
+                incarnation,
+                page,
+                decisions,
+            } => {
+                self.observe(from, incarnation, ctx);
+                self.on_promise(from, (ballot, incarnation), (page, &decisions), ctx);
+            }
+            ElectionMessage::Stand { ballot } => self.on_stand(from, ballot, ctx),
+        }
+    }
+
+    /// A candidate asks whether this replica would promise.
+    fn on_pre_vote(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        committed: Slot,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if let Some(why) = self.abstains() {
+            return ctx.mark(why);
+        }
+        let led = match self.leads() {
+            true => !self.is_transferring(),
+            false => self.leader().is_alive(ctx.now(), self.leader_timeout()),
+        };
+        let first = self.vouches_from();
+        let behind = committed.next() < first;
+        let promised = self.ballots().promised();
+        let granted = !led && ballot > promised && !behind;
+        if !granted {
+            ctx.mark("pre-vote refused");
+        }
+        let message = ElectionMessage::PreVoteOk {
+            ballot,
+            granted,
+            promised,
+            first,
+            decisions: self.decisions_if(behind),
+        };
+        send(from, message, ctx);
+    }
+
+    /// The commit points of ballots, for a candidate that is behind.
+    fn decisions_if(&self, behind: bool) -> Decisions {
+        match behind {
+            true => self.log().decisions().clone(),
+            false => Decisions::default(),
+        }
+    }
+
+    /// Another replica would promise, or rejects and reports the ballot that it has promised, from
+    /// which slot on it keeps what it accepted, and what is decided.
+    fn on_pre_vote_ok(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        rejected: Option<(Ballot, Slot, &Decisions)>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let majority = self.me().majority();
+        let Some(candidate) = self.candidate().filter(|it| it.asks(ballot)) else {
+            return ctx.mark("ignored: vote for another ballot");
+        };
+        let Some((promised, first, decisions)) = rejected else {
+            candidate.vote(from);
+            if candidate.has(majority) {
+                self.become_candidate(ctx);
+            }
+            return;
+        };
+        if promised >= ballot {
+            // Perhaps of a candidate that is dead; the next ballot is above it.
+            self.arm_election_soon(ctx);
+        }
+        if first <= self.stands_behind().next() {
+            return;
+        }
+        if self.learn_decisions(decisions, ctx) && first <= self.stands_behind().next() {
+            return self.request_votes(ctx);
+        }
+        self.is_behind(from, first, ctx);
+    }
+
+    /// That acceptor no longer keeps decided slots which this candidate lacks: it never decides
+    /// what it happens to hold itself. That vote cannot count; those of the others may be enough,
+    /// and they report what was decided.
+    fn is_behind(&mut self, from: ReplicaId, first: Slot, ctx: &mut Context<'_, Self>) {
+        ctx.mark("candidate is behind a trimmed log");
+        let majority = self.me().majority();
+        let Some(candidate) = self.candidate() else {
+            return;
+        };
+        if !candidate.is_behind(from, first, majority) {
+            let first = candidate.behind_first().unwrap_or(first);
+            self.step_down(ctx);
+            self.fetch_state(first.previous(), ctx);
+        }
+    }
+
+    /// The promised ballot is durable.
+    fn on_promise_durable(&mut self, ctx: &mut Context<'_, Self>) {
+        if let Some((to, from)) = self.ballots_mut().take_owed() {
+            self.send_promise(to, from, ctx);
+        }
+        let (own, others, majority) = (self.me().id(), self.me().others(), self.me().majority());
+        let Some(candidate) = self.candidate() else {
+            return;
+        };
+        match candidate.on_own_promise(own) {
+            Promised::Ignored => {}
+            Promised::First => {
+                ctx.mark("first leader");
+                self.on_first_leader(ctx);
+            }
+            Promised::Prepares => {
+                if candidate.has(majority) {
+                    return self.win(ctx);
+                }
+                // To all members: also one that takes no part now is an acceptor still.
+                let message = ElectionMessage::Prepare {
+                    ballot: self.ballots().promised(),
+                    from: self.log().committed().next(),
+                };
+                ctx.multicast(
+                    others,
+                    Lane::Control,
+                    &Self::Message::from_election(message),
+                );
+                self.on_prepared(ctx);
+            }
+        }
+    }
+
+    /// A candidate asks for the promise of its ballot and for what is accepted from a slot on.
+    fn on_prepare(
+        &mut self,
+        candidate: ReplicaId,
+        ballot: Ballot,
+        from: Slot,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if let Some(why) = self.abstains() {
+            return ctx.mark(why);
+        }
+        if candidate != ballot.owner {
+            return ctx.mark("ignored: ballot of another");
+        }
+        let promised = self.ballots().promised();
+        if ballot < promised {
+            ctx.mark("ignored: old ballot");
+            return send(candidate, ElectionMessage::Reject { ballot, promised }, ctx);
+        }
+        if ballot > promised {
+            self.step_down(ctx);
+            self.raise_promise(ballot, ctx);
+            self.arm_election(ctx);
+        }
+        if self.ballots().is_durable() || self.promises_hastily() {
+            self.send_promise(candidate, from, ctx);
+        } else {
+            self.ballots_mut().owe(candidate, from);
+        }
+    }
+
+    /// One page of what was accepted from slot `from` on.
+    fn send_promise(&self, to: ReplicaId, from: Slot, ctx: &mut Context<'_, Self>) {
+        assert!(
+            self.ballots().is_durable() || self.promises_hastily(),
+            "a promise is on disk before it is given"
+        );
+        let (bytes_max, overhead) = self.message_limits();
+        let mut page = PromisePage {
+            from,
+            until: None,
+            committed: self.log().committed(),
+            first: self.vouches_from(),
+            accepted: alloc::vec::Vec::new(),
+        };
+        let behind = page.first > from;
+        let mut bytes = 0;
+        if !behind {
+            let entries = self.log().page(from, bytes_max);
+            if entries.until.is_some() {
+                ctx.mark("promise paged");
+            }
+            bytes = entries.bytes;
+            (page.until, page.accepted) = (entries.until, entries.entries);
+        }
+        if !ctx.takes(to, bytes + overhead) {
+            // The candidate asks again.
+            return ctx.mark("promise waits for room");
+        }
+        let message = ElectionMessage::Promise {
+            ballot: self.ballots().promised(),
+            incarnation: self.me().incarnation(),
+            page,
+            decisions: self.decisions_if(behind),
+        };
+        send(to, message, ctx);
+    }
+
+    /// A page of an acceptor's promise has come.
+    fn on_promise(
+        &mut self,
+        from: ReplicaId,
+        (ballot, incarnation): (Ballot, Incarnation),
+        (mut page, decisions): (PromisePage<EntryOf<Self>>, &Decisions),
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let (stale, lowest, first) = (self.counts_stale(), self.prefers_lowest(), page.first);
+        let Some(candidate) = self.candidate() else {
+            return ctx.mark("ignored: promise without a candidate");
+        };
+        if !candidate.prepares() || (!candidate.prepares_for(ballot) && !stale) {
+            return ctx.mark("ignored: promise of another ballot");
+        }
+        if incarnation != self.incarnation_of(from) {
+            return ctx.mark("ignored: promise of an earlier life");
+        }
+        if self.on_page_injected(from, &mut page, ctx) {
+            return;
+        }
+        let here = (self.log().committed(), ctx.now());
+        let better = |new: Ballot, before: Ballot| (before < new) != lowest;
+        let Some(candidate) = self.candidate() else {
+            return;
+        };
+        match candidate.on_page(from, ballot, page, here, better) {
+            Progress::Ignored(why) => ctx.mark(why),
+            Progress::Behind => {
+                self.learn_decisions(decisions, ctx);
+                let next = self.log().committed().next();
+                let Some(candidate) = self.candidate() else {
+                    return;
+                };
+                if first > next {
+                    return self.is_behind(from, first, ctx);
+                }
+                candidate.ask_from(from, next);
+                send(from, ElectionMessage::Prepare { ballot, from: next }, ctx);
+            }
+            Progress::More(next) => {
+                send(from, ElectionMessage::Prepare { ballot, from: next }, ctx);
+            }
+            Progress::Complete => self.maybe_win(ctx),
+        }
+    }
+
+    /// Wins when a majority has promised.
+    fn maybe_win(&mut self, ctx: &mut Context<'_, Self>) {
+        let majority = self.me().majority();
+        if self.candidate().is_some_and(|it| it.has(majority)) {
+            self.win(ctx);
+        }
+    }
+
+    /// A majority has promised.
+    fn win(&mut self, ctx: &mut Context<'_, Self>) {
+        let Some(candidate) = self.candidate() else {
+            return;
+        };
+        let gathered = candidate.take_gathered();
+        let commit_points = candidate.commit_points();
+        ctx.mark("election won");
+        self.propose_again(gathered, ctx);
+        self.on_elected(&commit_points, ctx);
+    }
+
+    /// Another replica has promised a higher ballot than that of a message from here.
+    fn on_reject(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        promised: Ballot,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        self.ballots_mut().observe(promised);
+        if ballot != self.ballots().promised() || promised <= ballot {
+            return ctx.mark("ignored: refusal of another ballot");
+        }
+        if self.on_reject_injected(from, ctx) {
+            return;
+        }
+        let led = self.leads();
+        self.step_down(ctx);
+        if led {
+            self.arm_election_soon(ctx);
+        }
+    }
+
+    /// The leader asks this replica to stand.
+    fn on_stand(&mut self, from: ReplicaId, ballot: Ballot, ctx: &mut Context<'_, Self>) {
+        let follows = self.may_succeed() && self.leader().is(from);
+        if !follows || ballot != self.ballots().promised() {
+            return ctx.mark("ignored: hand-off");
+        }
+        ctx.mark("stands by hand-off");
+        self.become_candidate(ctx);
+    }
+}
