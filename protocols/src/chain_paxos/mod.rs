@@ -57,7 +57,8 @@
 //!    each; it counts entries that it knows to be decided, and tells a candidate that it lacks
 //!    them (`first`), who then fetches the state instead of leading.
 //! 4. Votes are counted per acceptor and ballot; a quorum's smallest decides, wherever it is seen:
-//!    at the middle, at the tail, at the head. Nothing else decides.
+//!    at the middle, at the tail, at the head (`maybe_commit` in `acceptor.rs`). Nothing else
+//!    decides.
 //! 5. A promise is on disk before it is told, in every durability; so is a vote in disk durability.
 //! 6. A winner proposes, per slot, the value of the highest ballot among a majority's promises. A
 //!    value decided earlier was accepted by a majority, which meets this one; by induction over
