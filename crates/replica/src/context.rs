@@ -8,6 +8,7 @@ use crate::{
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
+use core::cell::Cell;
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
@@ -104,13 +105,21 @@ pub struct Context<'a, P: Protocol> {
     pub(crate) arrived: Option<Time>,
     pub(crate) from_outside: bool,
     pub(crate) effects: &'a mut Vec<Effect>,
+    /// The readings of the clocks, once there are any: a handler takes no time worth another.
+    pub(crate) now: Cell<Option<Time>>,
+    pub(crate) clock: Cell<Option<ClockReading>>,
 }
 
 impl<P: Protocol> Context<'_, P> {
-    /// Monotonic time, fresh at every call.
+    /// Monotonic time, the same at every call within one handler.
     #[must_use]
     pub fn now(&self) -> Time {
-        self.world.now()
+        if let Some(now) = self.now.get() {
+            return now;
+        }
+        let now = self.world.now();
+        self.now.set(Some(now));
+        now
     }
 
     /// When the bytes of the message being handled arrived; in other handlers, and for messages
@@ -120,10 +129,16 @@ impl<P: Protocol> Context<'_, P> {
         self.arrived.unwrap_or_else(|| self.now())
     }
 
-    /// The synchronised clock. Its errors may cost speed, never safety.
+    /// The synchronised clock, the same at every call within one handler. Its errors may cost speed,
+    /// never safety.
     #[must_use]
     pub fn clock(&self) -> ClockReading {
-        self.world.clock()
+        if let Some(clock) = self.clock.get() {
+            return clock;
+        }
+        let clock = self.world.clock();
+        self.clock.set(Some(clock));
+        clock
     }
 
     /// 64 random bits from this replica's seeded source.

@@ -22,6 +22,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
+use core::cell::Cell;
 
 /// Why an event was not handled. The node counts it and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,6 +139,8 @@ impl<P: Protocol> Driver<P> {
             arrived,
             from_outside: around.from_outside && arrived.is_some(),
             effects,
+            now: Cell::new(None),
+            clock: Cell::new(None),
         };
         handle(&mut self.replica, &mut context)
     }

@@ -190,26 +190,32 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends one byte.
+    #[inline]
     pub fn u8(&mut self, value: u8) {
         self.head.put_u8(value);
     }
     /// Appends a bool as one byte, 0 or 1.
+    #[inline]
     pub fn bool(&mut self, value: bool) {
         self.head.put_u8(u8::from(value));
     }
     /// Appends 2 bytes.
+    #[inline]
     pub fn u16(&mut self, value: u16) {
         self.head.put_u16_le(value);
     }
     /// Appends 4 bytes.
+    #[inline]
     pub fn u32(&mut self, value: u32) {
         self.head.put_u32_le(value);
     }
     /// Appends 8 bytes.
+    #[inline]
     pub fn u64(&mut self, value: u64) {
         self.head.put_u64_le(value);
     }
     /// Appends 16 bytes.
+    #[inline]
     pub fn u128(&mut self, value: u128) {
         self.head.put_u128_le(value);
     }
@@ -363,6 +369,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the byte is missing or neither 0 nor 1.
+    #[inline]
     pub fn bool(&mut self, field: &'static str) -> Result<bool, DecodeError> {
         match self.u8(field)? {
             0 => Ok(false),
@@ -375,6 +382,7 @@ impl Reader {
     ///
     /// # Errors
     /// When it is not a member.
+    #[inline]
     pub fn replica(&mut self, field: &'static str) -> Result<ReplicaId, DecodeError> {
         match ReplicaId(self.u16(field)?) {
             id if id.index() < self.members_max() => Ok(id),
@@ -386,6 +394,7 @@ impl Reader {
     ///
     /// # Errors
     /// When it is not a member.
+    #[inline]
     pub fn replica_or(
         &mut self,
         nobody: u16,
@@ -402,6 +411,7 @@ impl Reader {
     ///
     /// # Errors
     /// When not all of them are members.
+    #[inline]
     pub fn replicas(&mut self, field: &'static str) -> Result<ReplicaSet, DecodeError> {
         let set = self.u128(field)?;
         if set & !ReplicaSet::all(self.members_max()).0 == 0 {
@@ -415,6 +425,7 @@ impl Reader {
     ///
     /// # Errors
     /// When it has another length.
+    #[inline]
     pub fn one_per_member(&self, length: usize, field: &'static str) -> Result<usize, DecodeError> {
         let fits = match self.members {
             Some(members) => length == members,
@@ -431,6 +442,7 @@ impl Reader {
     ///
     /// # Errors
     /// When it is not.
+    #[inline]
     pub fn number(&mut self, field: &'static str) -> Result<u64, DecodeError> {
         match self.u64(field)? {
             number if number < NUMBER_END => Ok(number),
@@ -442,6 +454,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Self::number`].
+    #[inline]
     pub fn slot(&mut self, field: &'static str) -> Result<Slot, DecodeError> {
         self.number(field).map(Slot)
     }

@@ -849,17 +849,17 @@ impl Node {
         self.executor.work() - self.work_begun >= STEPS_PER_TURN
     }
 
+    #[inline]
     fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
-        if concerns_state(&effect) && (!self.deferred.is_empty() || self.has_worked_enough()) {
-            if self.summing_up && matches!(effect, Effect::Checkpoint { .. }) {
-                // Nobody wants a snapshot later; who follows asks again.
-                return;
-            }
+        let waits = !self.deferred.is_empty() || self.has_worked_enough();
+        if !waits || !concerns_state(&effect) {
+            return self.carry_out_now(effect, world, out);
+        }
+        // Nobody wants a snapshot later; who follows asks again.
+        if !(self.summing_up && matches!(effect, Effect::Checkpoint { .. })) {
             let reads_max = self.executor.queries_max();
             self.deferred.push(effect, reads_max);
-            return;
         }
-        self.carry_out_now(effect, world, out);
     }
 
     fn carry_out_now(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {

@@ -96,12 +96,10 @@ impl<T> SlotLog<T> {
 
     /// The entries that are set, from `from` on, ascending.
     pub fn iter_from(&self, from: Slot) -> impl Iterator<Item = (Slot, &T)> {
-        let skip = usize::try_from(from.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX);
-        let first = self.first;
-        self.entries
-            .iter()
-            .enumerate()
-            .skip(skip)
-            .filter_map(move |(index, entry)| Some((Slot(first.0 + index as u64), entry.as_ref()?)))
+        let from = from.clamp(self.first, self.end());
+        let skip = (from.0 - self.first.0) as usize;
+        let slots = (from.0..).map(Slot);
+        let entries = slots.zip(self.entries.range(skip..));
+        entries.filter_map(|(slot, entry)| Some((slot, entry.as_ref()?)))
     }
 }

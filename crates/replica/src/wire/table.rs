@@ -119,8 +119,21 @@ impl<A: Array<Item: Field>> Field for SmallVec<A> {
     }
     fn get(reader: &mut Reader, field: &'static str) -> Result<Self, DecodeError> {
         let count = reader.length(A::Item::SIZE_MIN, field)?;
-        (0..count).map(|_| A::Item::get(reader, field)).collect()
+        items(count, reader, field)
     }
+}
+
+/// Reads `count` elements. (Collecting results would not know how many come.)
+fn items<A: Array<Item: Field>>(
+    count: usize,
+    reader: &mut Reader,
+    field: &'static str,
+) -> Result<SmallVec<A>, DecodeError> {
+    let mut list = SmallVec::with_capacity(count);
+    for _ in 0..count {
+        list.push(A::Item::get(reader, field)?);
+    }
+    Ok(list)
 }
 
 macro_rules! tuples {
@@ -303,9 +316,7 @@ impl<A: Array<Item: Field>> Codec<SmallVec<A>> for PerMember {
     }
     fn get(reader: &mut Reader, field: &'static str) -> Result<SmallVec<A>, DecodeError> {
         let count = reader.u8(field)?;
-        (0..reader.one_per_member(count.into(), field)?)
-            .map(|_| A::Item::get(reader, field))
-            .collect()
+        items(reader.one_per_member(count.into(), field)?, reader, field)
     }
 }
 
@@ -319,7 +330,7 @@ impl<A: Array<Item: Field>> Codec<SmallVec<A>> for Short {
     }
     fn get(reader: &mut Reader, field: &'static str) -> Result<SmallVec<A>, DecodeError> {
         let count = reader.u8(field)?;
-        (0..count).map(|_| A::Item::get(reader, field)).collect()
+        items(count.into(), reader, field)
     }
 }
 
