@@ -17,7 +17,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-extern crate alloc;
+/// For the macros.
+#[doc(hidden)]
+pub extern crate alloc;
 
 mod batch;
 mod carried;

@@ -82,11 +82,10 @@ pub fn check_longer(
 /// | `flag` | `bool` | `true` or `false` |
 /// | `parsed(Type, function)` | `Type` | what the function reads; the help lists it |
 ///
-/// `field as "name"` gives an option another name than its field. The last field is the injected
+/// `field as "name"` gives an option another name than its field. The last field may be the injected
 /// bug. What else [`Options`](crate::Options) has follows in a block of its own.
 ///
 /// ```
-/// # extern crate alloc;
 /// # mod protocol {
 /// # #[derive(Clone, Copy, Debug, Default, PartialEq)]
 /// # pub struct Planted;
@@ -177,7 +176,7 @@ macro_rules! options {
                 $(#[doc = $help:literal])+
                 $field:ident $(as $name:literal)?: $kind:ident $(($($range:tt)*))? = $default:literal,
             )+
-            planted: $planted:ty,
+            $(planted: $planted:ty,)?
         }
         impl Options { $($more:tt)* }
     ) => {
@@ -187,15 +186,17 @@ macro_rules! options {
                 $(#[doc = $help])+
                 pub $field: $crate::options!(@type $kind $(($($range)*))?),
             )+
-            /// The injected bug that is switched on, if one is.
-            pub(super) planted: $planted,
+            $(
+                /// The injected bug that is switched on, if one is.
+                pub(super) planted: $planted,
+            )?
         }
 
         impl Default for $config {
             fn default() -> Self {
                 Self {
                     $($field: $crate::options!(@default $kind $default $(($($range)*))?),)+
-                    planted: <$planted>::default(),
+                    $(planted: <$planted>::default(),)?
                 }
             }
         }
@@ -208,21 +209,25 @@ macro_rules! options {
                     help: concat!($($help,)+ $crate::options!(@range $kind $(($($range)*))?))
                         .trim_ascii_start(),
                 },)+
-                #[cfg(feature = "plant")]
-                <$planted>::SPEC,
+                $(
+                    #[cfg(feature = "plant")]
+                    <$planted>::SPEC,
+                )?
             ];
 
-            fn set(&mut self, name: &str, value: &str) -> Result<(), ::alloc::string::String> {
+            fn set(&mut self, name: &str, value: &str) -> Result<(), $crate::alloc::string::String> {
                 $(if name == $crate::options!(@name $kind $field $($name)?) {
                     self.$field = $crate::options!(@parse value $kind $(($($range)*))?)?;
                     return Ok(());
                 })+
-                #[cfg(feature = "plant")]
-                if name == "plant" {
-                    self.planted = <$planted>::parse(value)?;
-                    return Ok(());
-                }
-                Err(::alloc::format!("there is no option '{name}'"))
+                $(
+                    #[cfg(feature = "plant")]
+                    if name == "plant" {
+                        self.planted = <$planted>::parse(value)?;
+                        return Ok(());
+                    }
+                )?
+                Err($crate::alloc::format!("there is no option '{name}'"))
             }
 
             $($more)*

@@ -10,6 +10,8 @@
 //! The leader never changes, so a set is viable only with replica 0 in it, and only in disk
 //! durability. There are no snapshots: a restart executes the journal again.
 
+pub mod sequencer;
+
 use quintet_replica::{
     BatchView, Bytes, CommandTime, Context, Control, DecodeError, FrontendId, Info, Lane, Level,
     NodeState, OptionSpec, Options, PersistId, Protocol, Reader, Recovered, ReplicaId, ReplicaSet,
