@@ -84,7 +84,7 @@ impl Downstream {
         let news = |id: &ReplicaId| here.votes().of(*id) > self.votes.of(*id);
         here.round().number > self.round
             || upstream.iter().any(news)
-            || here.agreed() > self.agreed.max(self.known_there(next, here, majority))
+            || here.agreed() > self.agreed && here.agreed() > self.known_there(next, here, majority)
     }
 
     /// The next replica has been sent all of this.
