@@ -779,7 +779,7 @@ impl<P: Protocol> Group<P> {
         }
     }
 
-    /// The connection between two breaks with all that is on it, and is made anew.
+    /// The connection between two breaks with all that is on it, and is made again.
     pub fn reset(&mut self, a: u16, b: u16) {
         let on_it = |packet: &Packet<P>| [(a, b), (b, a)].contains(&(packet.from.0, packet.to.0));
         self.network.retain(|packet| !on_it(packet));
@@ -796,7 +796,7 @@ impl<P: Protocol> Group<P> {
     }
 
     /// For so long nothing of this replica comes: all waits behind something long, whose parts come.
-    /// Gives whether nobody's view of who leads has changed, and makes the links anew.
+    /// Gives whether nobody's view of who leads has changed, and makes the links again.
     pub fn wait_behind_bulk(&mut self, from: u16, time: Duration) -> bool {
         let seen = |group: &Self| {
             let each = group.live().into_iter().map(|id| {

@@ -162,12 +162,12 @@ fn turn<P: Lives>(
             group.event(id, Event::Control(Control::SlowMembers(slow)));
         }
         40..45 => group.run(MS * (1 + random.below(900) as u32)),
-        _ => bustle(group, random, id),
+        _ => churn(group, random, id),
     }
 }
 
 /// A replica that continues, and a network that delivers late, twice or never.
-fn bustle<P: Lives>(group: &mut Group<P>, random: &mut Random, id: u16) {
+fn churn<P: Lives>(group: &mut Group<P>, random: &mut Random, id: u16) {
     group.clock.now = group.clock.now + MS / 10;
     group.idle(id);
     if random.below(2) == 0 && !group.members[usize::from(id)].slow_disk {

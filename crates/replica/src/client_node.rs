@@ -134,7 +134,7 @@ impl ClientNode {
     /// A frame from a replica.
     ///
     /// # Errors
-    /// When its bytes make no sense.
+    /// When its bytes are malformed.
     pub fn on_frame(
         &mut self,
         from: ReplicaId,

@@ -40,7 +40,7 @@ pub trait Replica: Send {
     /// Handles one event; effects are appended in order.
     ///
     /// # Errors
-    /// When bytes from outside make no sense. Nothing has changed then.
+    /// When bytes from outside are malformed. Nothing has changed then.
     fn on_event(
         &mut self,
         event: Event,
@@ -437,7 +437,7 @@ pub trait Client: Send {
     /// A message of the protocol from a replica.
     ///
     /// # Errors
-    /// When the bytes make no sense.
+    /// When the bytes are malformed.
     fn on_message(
         &mut self,
         from: ReplicaId,
@@ -448,7 +448,7 @@ pub trait Client: Send {
     /// Results from a replica's executor.
     ///
     /// # Errors
-    /// When the header makes no sense.
+    /// When the header is malformed.
     fn on_reply(
         &mut self,
         from: ReplicaId,

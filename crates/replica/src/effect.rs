@@ -245,9 +245,9 @@ pub enum Link {
     Room(usize),
     /// A part of something long has come from the peer: it is there, though it may be long before
     /// anything of it can be read, or what was sent behind it comes. For a bounded time only, lest
-    /// a link that takes for ever count as one that works.
+    /// a link that takes forever count as one that works.
     Arriving,
-    /// The connection broke and is being made anew: frames may have been lost.
+    /// The connection broke and is being made again: frames may have been lost.
     Reset,
     /// The peer cannot be reached, or its queue overflowed.
     Down,

@@ -54,7 +54,7 @@ pub struct Model {
 pub struct Change {
     /// From when on, counted from the beginning of the run.
     pub at: Duration,
-    /// Until when; `None` for ever.
+    /// Until when; `None` forever.
     pub until: Option<Duration>,
     /// The senders concerned; empty for all.
     pub from: Vec<u16>,

@@ -41,7 +41,7 @@ pub struct SessionId {
 pub const SESSION_WINDOW_MAX: u16 = 1024;
 /// So many numbers of an owner are remembered as opened above one that is not. An owner that opens
 /// sessions for all its clients at once has that many requests to open under way, in batches that
-/// overtake each other; whoever comes after the window is refused for good.
+/// overtake each other; whoever comes after the window is refused permanently.
 pub const OPENED_ABOVE_MAX: usize = 1 << 14;
 /// The most sessions of a cluster.
 pub const SESSIONS_MAX: usize = 1 << 20;
@@ -108,7 +108,7 @@ impl Owner {
         while self.opened_above.remove(&(self.opened_floor + 1)) {
             self.opened_floor += 1;
         }
-        // Numbers that an owner skipped for good must not pile up.
+        // Numbers that an owner skipped permanently must not pile up.
         while self.opened_above.len() > OPENED_ABOVE_MAX {
             if let Some(lowest) = self.opened_above.pop_first() {
                 self.opened_floor = lowest;

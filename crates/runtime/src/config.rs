@@ -22,7 +22,7 @@ use std::{
 /// One member of the cluster as all others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Where its peers reach it: `host:port`. A name is looked up anew at every attempt.
+    /// Where its peers reach it: `host:port`. A name is looked up at every attempt.
     pub peer: String,
 }
 
@@ -298,7 +298,7 @@ pub struct Config {
     pub journal: JournalOptions,
     /// How a replica that is far behind obtains a peer's state.
     pub transfer: TransferOptions,
-    /// Start a `memory` cluster anew after the memories of a majority were lost. What they held
+    /// Start a `memory` cluster again after the memories of a majority were lost. What they held
     /// is gone.
     pub bootstrap_again: bool,
     /// Links that are slower or worse than the network is; `None` for the network as it is.

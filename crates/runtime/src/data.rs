@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lock        held by the running process, holds its process id
-//!   identity    cluster, replica, durability, incarnation, boot; written anew at every start,
+//!   identity    cluster, replica, durability, incarnation, boot; written again at every start,
 //!   identity-2  twice, one after the other, so that one of them is always whole
 //!   epoch       what the members of the cluster have agreed on, and where that began;
 //!   epoch-2     twice, as the identity
@@ -92,7 +92,7 @@ struct PeersFile {
     peers: BTreeMap<u16, PeerSeen>,
 }
 
-/// What is known of a peer for good.
+/// What is known of a peer permanently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PeerSeen {
     /// Drawn when the peer's directory was made.

@@ -133,7 +133,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Takes over what is in the queue; waits, not for ever if there is something else to do.
+    /// Takes over what is in the queue; waits, not forever if there is something else to do.
     fn take(&mut self) {
         let patience = match (self.full, self.journal.unsettled()) {
             (true, _) => Some(RETRY),

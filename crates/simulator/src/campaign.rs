@@ -386,7 +386,7 @@ fn rejection(
 /// Runs a campaign; `progress` is called after every seed.
 ///
 /// # Errors
-/// When the campaign makes no sense.
+/// When the campaign is malformed.
 pub fn run(
     campaign: &Campaign,
     mut progress: impl FnMut(Progress),
@@ -470,7 +470,7 @@ pub fn run_entry(
 /// Runs one seed of a campaign and keeps a readable line for everything that happens.
 ///
 /// # Errors
-/// When the campaign makes no sense.
+/// When the campaign is malformed.
 pub fn trace(campaign: &Campaign, seed: u64) -> Result<SeedReport, CampaignError> {
     let entry = campaign.check()?;
     Ok(run_seed(campaign.setup(entry, seed, true)))
@@ -497,7 +497,7 @@ impl Campaign {
     /// The required faults and rare branches that a campaign with all faults never hit.
     ///
     /// # Errors
-    /// When the campaign makes no sense.
+    /// When the campaign is malformed.
     pub fn missing(&self, report: &CampaignReport) -> Result<Vec<String>, CampaignError> {
         let entry = self.check()?;
         let mut faults: Vec<&str> = Vec::new();

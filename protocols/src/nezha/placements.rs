@@ -21,7 +21,7 @@ pub(super) struct Placements {
     round: u64,
     commit: Slot,
     fetch_armed: bool,
-    /// How many members were asked in vain for batches that did not come.
+    /// How many members were asked, without success, for batches that did not come.
     fetch_from: u16,
 }
 

@@ -17,7 +17,7 @@ struct Waiting {
 pub(super) struct Between {
     /// What the replica does meanwhile, as operators see it.
     role: &'static str,
-    /// How far execution has come, for good.
+    /// The last slot whose execution is final.
     executed: Slot,
     waiting: BTreeMap<BatchId, Waiting>,
 }

@@ -27,7 +27,7 @@ pub fn put_frame(group: GroupId, epoch: EpochNumber, ranges: Bytes) -> Frame {
 /// and what a node tells of itself.
 ///
 /// # Errors
-/// When the bytes make no sense or are of a kind that clients do not get.
+/// When the bytes are malformed or are of a kind that clients do not get.
 pub fn read_client_frame(frame: Bytes) -> Result<(EpochNumber, ClientFrame), DecodeError> {
     let mut reader = Reader::new(frame);
     let kind = reader.u8("frame kind")?;

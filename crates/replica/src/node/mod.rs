@@ -458,7 +458,7 @@ impl Node {
         self.frontend
     }
 
-    /// Handles one input; outputs are appended in order. A frame that makes no sense is dropped
+    /// Handles one input; outputs are appended in order. A frame that is malformed is dropped
     /// and counted, and the error says why.
     ///
     /// # Errors

@@ -116,7 +116,7 @@ impl Node {
                 false
             }
             Err(_) if newer(world.snapshot_newest()) => {
-                // It has been replaced meanwhile, and is not kept for ever.
+                // It has been replaced meanwhile, and is not kept forever.
                 self.undo_again(slot, world);
                 true
             }

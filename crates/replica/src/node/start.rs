@@ -42,7 +42,7 @@ impl Node {
     /// `recovered.checkpoint` is ignored: it comes from the snapshot.
     ///
     /// # Errors
-    /// When snapshot or journal make no sense; the node must not be used then.
+    /// When snapshot or journal are malformed; the node must not be used then.
     pub fn start(
         &mut self,
         mut recovered: RecoveredBytes,

@@ -52,7 +52,7 @@ enum Holds {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EpochWord {
     number: EpochNumber,
-    /// It has ended for good.
+    /// It has ended permanently.
     ended: bool,
     holds: Holds,
     /// Where it began.

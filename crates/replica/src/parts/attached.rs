@@ -132,7 +132,7 @@ struct Answers {
     /// How long requests were waited for in vain since an answer last told something. While all of
     /// them are repeated no answer tells which of its copies it is to, and whoever went on
     /// repeating the next ones as soon would fill the links with copies for good (Karn's rule).
-    in_vain: Duration,
+    unanswered: Duration,
 }
 
 /// By what they come to: all else never tells states apart.
@@ -144,7 +144,7 @@ impl Hash for Answers {
 
 impl Answers {
     fn took(&mut self, time: Duration) {
-        self.in_vain = Duration::ZERO;
+        self.unanswered = Duration::ZERO;
         if self.usual.is_zero() {
             (self.usual, self.spread) = (time, time / 2);
         } else {
@@ -156,7 +156,9 @@ impl Answers {
     /// Without an answer for so long, a request is sent again.
     fn patience(&self) -> Duration {
         let estimate = self.usual + self.spread * 4;
-        estimate.max(self.in_vain).clamp(RETRY_FIRST, PATIENCE_MAX)
+        estimate
+            .max(self.unanswered)
+            .clamp(RETRY_FIRST, PATIENCE_MAX)
     }
 }
 
@@ -340,7 +342,7 @@ where
                 continue;
             }
             if open.sent {
-                self.answers.in_vain = self.answers.in_vain.max(open.retry_after);
+                self.answers.unanswered = self.answers.unanswered.max(open.retry_after);
                 open.retry_after = (open.retry_after * 2).min(RETRY_MAX.max(open.retry_after));
                 open.repeated += 1;
                 // Once, it may only have been slow; the answer to a second is to a loss.
@@ -427,7 +429,7 @@ mod tests {
     fn the_next_request_waits_as_long_as_the_last_waited_in_vain_until_an_answer_tells_more() {
         let mut answers = Answers::default();
         answers.took(MS);
-        answers.in_vain = RETRY_MAX;
+        answers.unanswered = RETRY_MAX;
         assert_eq!(answers.patience(), RETRY_MAX);
         answers.took(MS);
         assert_eq!(answers.patience(), RETRY_FIRST);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Of two peers each says what it no longer keeps. The one that needs more to be covered may be
-//! gone for good, and nobody else have come as far, while the others wait for this very replica.
+//! gone permanently, and nobody else have come as far, while the others wait for this very replica.
 //! So it is always the least of what was asked for that counts: any newer state helps, and what
 //! lies behind it is asked for when that one is here.
 

@@ -108,7 +108,7 @@ enum Sleep {
     No,
     /// For so long, by the nanosecond. Costs a system call more.
     Exactly(Duration),
-    /// In whole milliseconds, up to one longer; for ever when it never ends.
+    /// In whole milliseconds, up to one longer; forever when it never ends.
     About(Duration),
 }
 

@@ -49,7 +49,7 @@ impl Program {
     /// Something came.
     ///
     /// # Errors
-    /// When it makes no sense.
+    /// When it is malformed.
     pub fn on_input(
         &mut self,
         input: Input,

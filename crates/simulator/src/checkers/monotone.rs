@@ -48,7 +48,7 @@ impl Monotone {
         }
     }
 
-    /// The node of replica `by` has started anew.
+    /// The node of replica `by` has started again.
     ///
     /// # Errors
     /// See [`Self::restarted`].
@@ -137,7 +137,7 @@ impl Monotone {
         self.promised = self.promised.max(view);
     }
 
-    /// The replica has started anew and shows `view`.
+    /// The replica has started again and shows `view`.
     ///
     /// # Errors
     /// When it shows less than it had durably promised.

@@ -209,7 +209,7 @@ impl Loan {
     /// What [`describe`] has told. Room is made for `ahead` bytes at most before any is there.
     ///
     /// # Errors
-    /// When it makes no sense, or the frame would be longer than `most`.
+    /// When it is malformed, or the frame would be longer than `most`.
     pub fn new(told: Bytes, most: usize, ahead: usize) -> Result<Self, Mad> {
         const SENSELESS: Mad = Mad("what is lent is not told as it should be");
         let mut reader = Reader::new(told);

@@ -292,7 +292,7 @@ impl Tcp {
         self.write(index, now);
     }
 
-    /// A frame of the transport's own; one that makes no sense is counted and dropped.
+    /// A frame of the transport's own; one that is malformed is counted and dropped.
     pub(super) fn on_own(&mut self, index: usize, peer: Peer, frame: Bytes, now: Time) {
         let arrived = skewed(self.exchanges.skew);
         match (Own::decode_all(frame), peer) {

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Each side makes the memory that it writes to, and uses it when the other one has opened it; until
-//! then, or for ever, everything goes by the connections. These stay in any case: they tell who is
+//! then, or forever, everything goes by the connections. These stay in any case: they tell who is
 //! who and who is alive, and the memory goes when the link does.
 
 use super::{Incoming, Outgoing, QUEUE_LOW, TURN_BYTES_MAX, Tcp, exchange::Own};
