@@ -542,10 +542,16 @@ impl Log {
                     };
                     if slot > Slot(0) {
                         self.restore_slot(slot, entry);
-                    } else if !self.known.contains_key(&name) {
-                        self.known.insert(name, Place::Unsynced(entry.stamp));
-                        self.unsynced.insert(entry.stamp, entry);
+                        continue;
                     }
+                    // An earlier entry of this name had left the log.
+                    match self.known.get(&name) {
+                        Some(Place::Unsynced(before)) => drop(self.unsynced.remove(before)),
+                        Some(_) => continue,
+                        None => {}
+                    }
+                    self.known.insert(name, Place::Unsynced(entry.stamp));
+                    self.unsynced.insert(entry.stamp, entry);
                 }
                 Record::Moved(slot, stamp) => {
                     let Some(batch) = bodies.get(&stamp.name).cloned() else {
@@ -592,11 +598,11 @@ impl Log {
             self.unsynced.remove(before);
             self.known.remove(&entry.stamp.name);
         }
-        // Else the snapshot covers it.
+        // Else the snapshot covers it; but not what it barred.
         if slot == self.sync.next() {
             self.put(slot, entry);
-            let _ = self.take_barred(barred_by);
         }
+        let _ = self.take_barred(barred_by);
     }
 
     // ---------------------------------------------------------------------------- invariants

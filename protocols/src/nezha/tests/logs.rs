@@ -10,8 +10,8 @@ use super::epoch;
 use crate::{
     group::Clock,
     nezha::{
-        Config, Lives, LogHash, Message, Name, Nezha, Part, Placed, ReplyHeader, Stamp, Timer,
-        Vote, conflict::QUANTUM,
+        Config, Lives, LogHash, Message, Name, Nezha, Part, Placed, Record, ReplyHeader, Stamp,
+        Timer, Vote, conflict::QUANTUM,
     },
 };
 use alloc::{vec, vec::Vec};
@@ -618,26 +618,26 @@ fn who_gets_a_state_agrees_with_the_leader_on_the_next_batch_already() {
     assert_eq!(leads, follows, "what the state covers is in both");
 }
 
+/// Follower 1 of three, with this on its disk.
+fn restarted(from: RecoveredBytes) -> Seat {
+    Seat::started(1, 3, &Config::default(), from)
+}
+
 #[test]
 fn who_restarts_from_its_snapshot_agrees_with_the_leader_on_the_next_batch_already() {
     let (mut leader, mut follower) = pair(&Config::default());
-    for seat in [&mut leader, &mut follower] {
-        seat.request(1, 10, b"wa");
-        seat.at(50);
+    for replica in [&mut leader, &mut follower] {
+        replica.request(1, 10, b"wa");
+        replica.at(50);
     }
     follower.follows_to(leader.placed(), Slot(1));
     follower.event(Event::Control(Control::CheckpointDue));
     let checkpoint = Some((Slot(1), follower.summary.clone()));
 
-    let mut back = Seat::started(
-        1,
-        3,
-        &Config::default(),
-        RecoveredBytes {
-            checkpoint,
-            ..RecoveredBytes::default()
-        },
-    );
+    let mut back = restarted(RecoveredBytes {
+        checkpoint,
+        ..RecoveredBytes::default()
+    });
     back.hear(0, 0, &[1, 1, 0], heartbeat());
     for seat in [&mut leader, &mut back] {
         seat.request(2, 60, b"wa");
@@ -646,6 +646,53 @@ fn who_restarts_from_its_snapshot_agrees_with_the_leader_on_the_next_batch_alrea
     let (leads, follows) = (leader.results(2), back.fast_reply(2));
     assert!(leads.is_some_and(|hash| hash.known));
     assert_eq!(leads, follows, "what the snapshot covers is in both");
+}
+
+/// The leader placed another batch before it, which barred it from the log, and it came again.
+#[test]
+fn batch_appended_again_is_restored_as_it_was_last() {
+    let (mut leader, mut follower) = pair(&Config::default());
+    for replica in [&mut leader, &mut follower] {
+        replica.request(2, 20, b"wa");
+        replica.at(50);
+    }
+    follower.follows_to(leader.placed(), Slot(1));
+    follower.event(Event::Control(Control::CheckpointDue));
+    let placed = |number, deadline| Placed {
+        deadline: BASE + deadline,
+        batch: batch(number, b"wa", Level::Ordered),
+    };
+    let records = [
+        Record::Entry(Slot(0), placed(1, 10)),
+        Record::Entry(Slot(0), placed(2, 20)),
+        Record::Moved(Slot(1), stamp(20, 2)),
+        Record::Entry(Slot(0), placed(1, 60)),
+    ];
+    for (covered, end) in [(true, 4), (false, 4), (true, 3), (false, 3)] {
+        let records = records[..end].iter();
+        let records = records.map(|record| (Slot(1), record.encode_to_bytes()));
+        let from = RecoveredBytes {
+            checkpoint: covered.then(|| (Slot(1), follower.summary.clone())),
+            records: records.collect(),
+            ..RecoveredBytes::default()
+        };
+        let mut back = restarted(from);
+        back.hear(2, 2, &[1, 1, 1], Part::ViewChange(Slot(1)));
+        let votes = back.said.iter().filter_map(|said| match said {
+            Message::Between {
+                part: Part::Vote(vote),
+                ..
+            } => Some(&vote.unsynced[..]),
+            _ => None,
+        });
+        let again = [stamp(60, 1)];
+        let expected = &again[..end - 3];
+        assert_eq!(
+            votes.last(),
+            Some(expected),
+            "covered {covered}, {end} records"
+        );
+    }
 }
 
 #[test]
