@@ -214,7 +214,12 @@ impl Sandbox {
 
         let demo = Demo::start(&at.join("quintet-demo"), base, &[]);
         demo.leader();
-        demo.replicas[0].client().ask(&["SET", "k", "v"]).unwrap();
+        for words in [
+            &["QUINTET.RETAIN", "BYTES", "1000000000"][..],
+            &["SET", "k", "v"],
+        ] {
+            demo.replicas[0].client().ask(words).unwrap();
+        }
         let member = format!("127.0.0.1:{}", spare + 200);
         let new = run(&["config", "new", "--members", &member]);
         for name in ["replica-0.toml", "replica.toml"] {
@@ -292,6 +297,16 @@ impl Sandbox {
             let url = format!("redis://127.0.0.1:{base}");
             let url = if line.contains("redis://") { "" } else { &url };
             return format!("{line} {url} --seconds 1");
+        }
+        if line.starts_with("quintet diff") {
+            // Times that this demo has.
+            let line = line
+                .replace("2026-11-21T12:00:00Z", "v:0")
+                .replace("us:1795750073995765", "v:0")
+                .replace("v:1000", "v:0")
+                .replace("v:2000", "v:1")
+                .replace("--server 127.0.0.1:6379", "");
+            return format!("{line} --server 127.0.0.1:{base}");
         }
         if line.starts_with("quintet snapshot save") {
             // Each example saves; none overwrites.

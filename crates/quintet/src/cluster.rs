@@ -8,10 +8,12 @@
 //! ```
 
 use crate::small::Replicated;
-use quintet_replica::{ClusterId, Durability, Level, ReplicaId, ReplicaSet, StateMachine};
+use quintet_replica::{
+    ClusterId, CommandTime, Durability, Level, ReplicaId, ReplicaSet, StateMachine,
+};
 use quintet_runtime::{
-    CHANGE_MAX, ChangeReport, ChangeRequest, Config, Join, Listeners, Member, Replica, Running,
-    StartError, StatusReport, SubmitError, has_joined, join, stored_epoch, sync_directory,
+    CHANGE_MAX, ChangeReport, ChangeRequest, Config, Handle, Join, Listeners, Member, Replica,
+    Running, StartError, StatusReport, SubmitError, has_joined, join, stored_epoch, sync_directory,
 };
 use std::{
     fs,
@@ -19,7 +21,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tempfile::TempDir;
 
@@ -60,6 +62,12 @@ pub enum Error {
     /// The members, the protocol or its options were not changed.
     #[error("not changed: {0}")]
     Change(String),
+    /// That time has not come, by the log's clock.
+    #[error("that time has not come yet, by the log's clock")]
+    NotYet,
+    /// The state machine does not answer [`StateMachine::query_at`].
+    #[error("the state machine does not keep the past")]
+    NotKept,
     /// Certainly not executed: all replicas have been stopped.
     #[error("all replicas have stopped")]
     Stopped,
@@ -74,6 +82,8 @@ impl From<SubmitError> for Error {
             SubmitError::TooLarge { bytes, bytes_max } => Self::TooLarge { bytes, bytes_max },
             SubmitError::DiskFull => Self::DiskFull,
             SubmitError::Stopped => Self::Stopped,
+            SubmitError::NotYet => Self::NotYet,
+            SubmitError::NotKept => Self::NotKept,
         }
     }
 }
@@ -345,6 +355,20 @@ impl Cluster {
         self.submit(Level::Linearizable, command)
     }
 
+    /// Answers a read from the state as it was at `time`: permanently the same, whichever replica
+    /// answers and whatever fails. Everything that was acknowledged before `time` is in it, as far as
+    /// clocks are right. A time that is to come is waited for, no longer than for a command.
+    ///
+    /// The state machine must answer [`StateMachine::query_at`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn query_at(&self, time: SystemTime, command: &[u8]) -> Result<Vec<u8>, Error> {
+        let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = CommandTime(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
+        self.in_turn(|handle| handle.query_at(time, command))
+    }
+
     /// Stops one replica, as if its process had been told to end; the others continue. One that has
     /// stopped already, or never was, is ignored.
     pub fn stop(&mut self, replica: usize) {
@@ -498,15 +522,22 @@ impl Cluster {
             .map(|running| running.handle().status())
     }
 
-    /// Asks the replicas in turn; one that has stopped is passed over.
     fn submit(&self, level: Level, command: &[u8]) -> Result<Vec<u8>, Error> {
+        self.in_turn(|handle| handle.submit(level, command))
+    }
+
+    /// Asks the replicas in turn; one that has stopped is passed over.
+    fn in_turn(
+        &self,
+        ask: impl Fn(&Handle) -> Result<Vec<u8>, SubmitError>,
+    ) -> Result<Vec<u8>, Error> {
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         for offset in 0..self.replicas.len() {
             let index = first.wrapping_add(offset) % self.replicas.len();
             let Some(running) = &self.replicas[index] else {
                 continue;
             };
-            match running.handle().submit(level, command) {
+            match ask(&running.handle()) {
                 Err(SubmitError::Stopped) => {}
                 result => return Ok(result?),
             }

@@ -57,8 +57,8 @@ mod small;
 
 pub use cluster::{Cluster, Error, Local};
 pub use quintet_replica::{
-    Access, At, CommandId, CommandTime, DigestBegun, Durability, FootprintVisitor, RestoreError,
-    SnapshotProgress, StateCheck, StateMachine, StateSum,
+    Access, At, CommandId, CommandTime, DigestBegun, Durability, FootprintVisitor, PastAnswer,
+    RestoreError, SnapshotProgress, StateCheck, StateMachine, StateSum,
 };
 pub use quintet_runtime as runtime;
 pub use quintet_store as store;

@@ -48,6 +48,9 @@ pub enum RequestKind {
     Tick = 4,
     /// End the epoch. Payload: the next one's descriptor. Only a member's node offers it.
     Seal = 5,
+    /// Answer a read from the state at an earlier time, see [`crate::past`]. Only in batches that
+    /// are not ordered.
+    Past = 6,
 }
 
 impl RequestKind {
@@ -59,6 +62,7 @@ impl RequestKind {
             3 => Self::Renew,
             4 => Self::Tick,
             5 => Self::Seal,
+            6 => Self::Past,
             _ => return None,
         })
     }
@@ -433,6 +437,10 @@ pub enum RequestStatus {
     NotExecuted = 7,
     /// It would end the epoch, and does not name one that follows this one. Nothing changed.
     Refused = 8,
+    /// A read of the past whose time the log has not closed yet, see [`crate::past`].
+    NotYet = 9,
+    /// A read of the past whose state machine keeps none.
+    NotKept = 10,
 }
 
 impl RequestStatus {
@@ -447,6 +455,8 @@ impl RequestStatus {
             6 => Self::Sealed,
             7 => Self::NotExecuted,
             8 => Self::Refused,
+            9 => Self::NotYet,
+            10 => Self::NotKept,
             _ => return None,
         })
     }

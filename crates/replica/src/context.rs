@@ -503,6 +503,7 @@ fn footprint(batch: &[u8], machine: Option<&dyn StateMachine>, visit: &mut dyn F
                 visit.key(own.mixed(1), Access::Write);
             }
             RequestKind::Renew => visit.key(owner.mixed(2), Access::Write),
+            RequestKind::Past => visit.everything(Access::Read),
             RequestKind::Tick | RequestKind::Seal => visit.everything(Access::Write),
         }
     }

@@ -22,6 +22,7 @@ use crate::{
     At, BatchId, BatchView, ClusterId, CommandId, CommandTime, EpochNumber, Executed, Fingerprint,
     GroupId, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder, Sessions, Slot,
     SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
+    past::CLOSING_TICK,
     plant::{Plant, Planted},
 };
 use alloc::{
@@ -35,6 +36,7 @@ mod bounds;
 mod digest;
 mod enter;
 mod feed;
+mod past;
 mod restore;
 mod seal;
 mod speculation;
@@ -154,6 +156,8 @@ pub struct Executor {
     sessions: Sessions,
     executed: Executed,
     time: CommandTime,
+    /// The batch in progress has a closing tick.
+    closing: bool,
     waiting: BTreeMap<Slot, Vec<Waiting>>,
     waiting_count: usize,
     speculation: Option<Speculation>,
@@ -182,6 +186,10 @@ pub struct Executor {
     base: Executed,
     /// The origin of the last snapshot.
     origin: u64,
+    /// The reads that were answered last told of the past.
+    told_past: bool,
+    /// Of a planted bug: what this replica's clock showed when it was last seen.
+    clock_last: CommandTime,
     /// Of a planted bug: the machine's snapshot is yet to begin.
     begins_late: bool,
 }
@@ -208,6 +216,7 @@ impl Executor {
             sessions: sessions(&limits),
             executed: Executed::default(),
             time: CommandTime::default(),
+            closing: false,
             waiting: BTreeMap::new(),
             waiting_count: 0,
             speculation: None,
@@ -228,6 +237,8 @@ impl Executor {
             sealed: None,
             base: Executed::default(),
             origin: 0,
+            told_past: false,
+            clock_last: CommandTime::default(),
             begins_late: false,
         }
     }
@@ -412,21 +423,27 @@ impl Executor {
             return None;
         };
         self.executed.position = self.executed.position.next();
-        let at = At {
+        let mut at = At {
             position: self.executed.position,
             time: self.time,
             id: CommandId::default(),
         };
+        if self.planted.is(Plant::TicksByLocalClock) {
+            at.time = at.time.max(self.clock_last);
+        }
         self.machine.tick(&at);
         self.results.clear();
         if view.seals() {
-            return self.run_to_seal(&view, reply, ordered);
+            let answer = self.run_to_seal(&view, reply, ordered);
+            self.finish_closing();
+            return answer;
         }
         let mut warm = Warm::new(view.requests());
         for request in view.requests() {
             warm.before(&*self.machine);
             self.execute_request(&request);
         }
+        self.finish_closing();
         self.results_bytes += self.results.len() as u64;
         reply.map(|route| self.finish_answer(view.id(), route))
     }
@@ -501,8 +518,11 @@ impl Executor {
                 if request.payload == DIGEST_TICK {
                     self.begin_digest();
                 }
+                self.closing |= request.payload == CLOSING_TICK;
                 RequestStatus::Done
             }
+            // It stands in no order.
+            RequestKind::Past => RequestStatus::Malformed,
             RequestKind::Seal => self.seal(request.payload),
         };
         match status {
@@ -566,10 +586,13 @@ impl Executor {
             Wanted::Read { .. } if self.ends_read(batch) => self.answer_sealed(batch, route),
             Wanted::Read { stable } => {
                 let answer = self.read(batch, route, clock);
+                // The past is told when it is final, whatever the protocol says of other reads.
+                let held = match core::mem::take(&mut self.told_past) {
+                    true => !self.planted.is(Plant::UndonePastIsTold),
+                    false => stable,
+                };
                 match &mut self.speculation {
-                    Some(speculation) if stable => {
-                        speculation.hold(answer, self.limits.queries_max)
-                    }
+                    Some(speculation) if held => speculation.hold(answer, self.limits.queries_max),
                     _ => Some(answer),
                 }
             }
@@ -663,6 +686,7 @@ impl Executor {
 
     fn read(&mut self, batch: &Bytes, route: ReplyRoute, clock: u64) -> Answer {
         let time = self.time.max(CommandTime(clock));
+        self.clock_last = time;
         let position = self.executed.position;
         self.results.clear();
         self.machine.begin_reads();
@@ -673,6 +697,10 @@ impl Executor {
                 warm.before(&*self.machine);
                 if self.results.len() >= self.limits.batch_reply_bytes_max {
                     self.results.push(RequestStatus::NotExecuted, &[]);
+                    continue;
+                }
+                if request.kind == RequestKind::Past {
+                    self.read_past(request.id, request.payload);
                     continue;
                 }
                 let reply = self.results.begin();

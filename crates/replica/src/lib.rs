@@ -38,6 +38,7 @@ pub mod links;
 mod node;
 mod options;
 pub mod parts;
+pub mod past;
 mod plant;
 mod protocol;
 mod session;

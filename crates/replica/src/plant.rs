@@ -181,6 +181,12 @@ crate::plants! {
         "where a member was removed, the others' numbers are taken for their ranks";
     EntersInMemory "enters_in_memory" 0 "conformance multipaxos durability_changes"
         "the first state of an epoch in memory is not saved, though the one before promised a disk";
+    AnsweredBeforeClosed "answered_before_closed" 0 "--faults all"
+        "the past is answered though commands with earlier times may come";
+    UndonePastIsTold "undone_past_is_told" 0 "--faults all"
+        "the past is answered from what may still be undone";
+    TicksByLocalClock "ticks_by_local_clock" 0 "--faults all"
+        "what is dropped of the past, and what expires, goes by a replica's own clock";
     LateSealCounts "late_seal_counts" 0 "--faults all,ended"
         "an epoch ends though the end came too late";
 }

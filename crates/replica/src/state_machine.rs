@@ -77,6 +77,17 @@ pub enum Access {
     Write,
 }
 
+/// The answer of a state machine to a read of the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PastAnswer {
+    /// The reply is there; it may be an error of the machine's own.
+    Done,
+    /// It asks for something that is not in the state yet.
+    NotYet,
+    /// The machine keeps no versions.
+    NotKept,
+}
+
 /// Told by a state machine which keys a command touches.
 pub trait FootprintVisitor {
     /// The command touches the key with this hash.
@@ -130,6 +141,17 @@ pub trait StateMachine: Send + 'static {
     /// Executes a read and appends its reply to `reply`. `at.position` and the state are those of
     /// the last applied command; `at.time` is this replica's clock, never before that command.
     fn query(&self, at: &At, command: &[u8], reply: &mut Vec<u8>);
+
+    /// Executes a read as of an earlier time and appends its reply to `reply`: for machines that
+    /// keep versions. `at.time` is closed: commands to come have later times, and the answer, if it
+    /// is [`PastAnswer::Done`], is permanently the same, here and at all replicas. It may depend on the
+    /// commands with times up to `at.time` only, never on those behind it that the state already has.
+    ///
+    /// The default keeps no versions.
+    fn query_at(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) -> PastAnswer {
+        let _ = (at, command, reply);
+        PastAnswer::NotKept
+    }
 
     /// These commands are about to be applied or queried, in this order: a machine with more state
     /// than fits into a cache may look at what they will touch, all at once, so that waiting for

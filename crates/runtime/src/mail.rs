@@ -5,7 +5,7 @@ use crate::{
     kept::Kept,
     server::{ChangeReport, ChangeRequest, SnapshotReport},
 };
-use quintet_replica::{Level, Payload, PersistId};
+use quintet_replica::{Level, Payload, PersistId, RequestKind};
 use std::{
     io,
     net::SocketAddr,
@@ -22,6 +22,8 @@ pub(crate) type Done = Box<dyn FnOnce(Result<Vec<u8>, SubmitError>) + Send>;
 /// A command from inside the process.
 pub(crate) struct Request {
     pub level: Level,
+    /// The kind of the request; ticks and reads of the past belong to no session.
+    pub kind: RequestKind,
     /// `None`: only ask whether a read could be answered.
     pub payload: Option<Payload>,
     done: Option<Done>,
@@ -31,9 +33,16 @@ impl Request {
     pub fn new(level: Level, payload: Option<Payload>, done: Done) -> Self {
         Self {
             level,
+            kind: RequestKind::Command,
             payload,
             done: Some(done),
         }
+    }
+
+    /// The same for a tick, or a read of the past.
+    pub const fn of_kind(mut self, kind: RequestKind) -> Self {
+        self.kind = kind;
+        self
     }
 
     pub fn finish(mut self, result: Result<Vec<u8>, SubmitError>) {

@@ -130,9 +130,9 @@ impl Port {
             deadline: now + self.deadline,
             request,
         };
-        match waiting.request.level {
-            Level::Ordered => self.ordered.push_back(waiting),
-            Level::Linearizable | Level::Stale => self.reads.push_back(waiting),
+        match (waiting.request.level, waiting.request.kind) {
+            (Level::Ordered, RequestKind::Command) => self.ordered.push_back(waiting),
+            _ => self.reads.push_back(waiting),
         }
     }
 
@@ -167,8 +167,8 @@ impl Port {
                 deadline = deadline.min(waiting.deadline);
                 // A probe is a batch without requests; several probes share it.
                 if let Some(payload) = &waiting.request.payload {
-                    let id = CommandId::default();
-                    self.builder.push(id, RequestKind::Command, 0, payload);
+                    let (id, kind) = (CommandId::default(), waiting.request.kind);
+                    self.builder.push(id, kind, 0, payload);
                 }
                 requests.push(waiting);
             }
@@ -453,6 +453,8 @@ fn finish_reads(requests: Vec<Waiting>, outcome: &Outcome) {
             (Some(results), Some(_)) => match results.next() {
                 Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
                 Some((RequestStatus::NotExecuted, _)) => Err(SubmitError::Busy),
+                Some((RequestStatus::NotYet, _)) => Err(SubmitError::NotYet),
+                Some((RequestStatus::NotKept, _)) => Err(SubmitError::NotKept),
                 _ => Err(SubmitError::NoQuorum),
             },
             // A read that was not answered has changed nothing.

@@ -36,10 +36,12 @@ use crate::{
 };
 use quintet_protocols::find;
 use quintet_replica::{
-    Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane, Level, Node,
-    NodeSetup, Payload, Peer, Position, RecoveredBytes, ReplicaId, StateMachine, Time,
+    CommandTime, Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane,
+    Level, Node, NodeSetup, Payload, Peer, Position, RecoveredBytes, ReplicaId, RequestKind,
+    RequestStatus, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
     limits, no_member,
+    past::{self, Asking, Step},
 };
 use std::{
     cell::Cell,
@@ -51,7 +53,7 @@ use std::{
         mpsc::{self, RecvTimeoutError},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Why a replica cannot start. Every text says what to do.
@@ -202,6 +204,12 @@ pub enum SubmitError {
     /// Certainly not executed: the replica has stopped.
     #[error("the replica has stopped")]
     Stopped,
+    /// The log's clock has not passed the time that is asked for.
+    #[error("that time has not come yet, by the log's clock")]
+    NotYet,
+    /// The state machine keeps no earlier states.
+    #[error("the state machine does not keep the past")]
+    NotKept,
 }
 
 /// Sockets that listen already, for callers that must know the ports before they start replicas.
@@ -820,22 +828,81 @@ impl Handle {
         self.ask(level, Some(payload.into()), patience)
     }
 
+    /// Answers a read from the state as it was at `time`, or from the newest one: permanently the same,
+    /// at every replica. Waits for a time that is to come, no longer than for a command.
+    ///
+    /// # Errors
+    /// [`SubmitError::NotYet`], [`SubmitError::NotKept`], or why there was no answer.
+    pub fn query_at(&self, time: CommandTime, payload: &[u8]) -> Result<Vec<u8>, SubmitError> {
+        let clock = || {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH);
+            since.map_or(0, |since| {
+                u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+            })
+        };
+        let ends = Instant::now() + self.patience;
+        let mut asking = Asking::new(time);
+        let read = past::payload(time, payload);
+        let mut step = asking.begin();
+        loop {
+            let left = ends.saturating_duration_since(Instant::now());
+            let submit = |level, kind, payload: &[u8]| {
+                self.ask_kind(level, kind, Some(payload.into()), left)
+            };
+            step = match step {
+                Step::Read(level) => match submit(level, RequestKind::Past, &read) {
+                    Err(SubmitError::NotYet) => {
+                        let next = asking.on_read(RequestStatus::NotYet, clock());
+                        next.ok_or(SubmitError::NotYet)?
+                    }
+                    answer => return answer,
+                },
+                Step::Tick => {
+                    submit(Level::Ordered, RequestKind::Tick, past::CLOSING_TICK)?;
+                    asking.on_tick()
+                }
+                Step::Wait(nanoseconds) => {
+                    let wait = Duration::from_nanos(nanoseconds);
+                    if wait > left {
+                        return Err(SubmitError::NotYet);
+                    }
+                    std::thread::sleep(wait);
+                    asking.on_waited(clock())
+                }
+                Step::Missing => return Err(SubmitError::NotYet),
+            };
+        }
+    }
+
     fn ask(
         &self,
         level: Level,
         payload: Option<Payload>,
-        patience: Duration,
+        timeout: Duration,
+    ) -> Result<Vec<u8>, SubmitError> {
+        self.ask_kind(level, RequestKind::Command, payload, timeout)
+    }
+
+    fn ask_kind(
+        &self,
+        level: Level,
+        kind: RequestKind,
+        payload: Option<Payload>,
+        timeout: Duration,
     ) -> Result<Vec<u8>, SubmitError> {
         let (sender, receiver) = mpsc::channel();
         let done = Box::new(move |result| {
             // Who asked may have given up.
             let _ = sender.send(result);
         });
-        self.mailer
-            .send(Mail::Submit(Request::new(level, payload, done)));
-        match receiver.recv_timeout(patience) {
+        let request = Request::new(level, payload, done).of_kind(kind);
+        self.mailer.send(Mail::Submit(request));
+        match receiver.recv_timeout(timeout) {
             Ok(result) => result,
             Err(RecvTimeoutError::Disconnected) => Err(SubmitError::Stopped),
+            Err(RecvTimeoutError::Timeout) if kind != RequestKind::Command => {
+                Err(SubmitError::NoQuorum)
+            }
             Err(RecvTimeoutError::Timeout) if level == Level::Ordered => {
                 Err(SubmitError::Uncertain)
             }

@@ -64,6 +64,9 @@ impl World {
             return;
         }
         let Some(number) = request.number else {
+            if matches!(request.kind, RequestKind::Past | RequestKind::Tick) {
+                return self.on_past_result(request, status, reply);
+            }
             if request.kind == RequestKind::Renew {
                 let renewed = status == RequestStatus::Done;
                 let branch = ["client: session outlived", "client: session renewed"];
@@ -112,7 +115,11 @@ impl World {
                 }
                 self.end(request, number, Fate::Uncertain);
             }
-            RequestStatus::Malformed | RequestStatus::Refused | RequestStatus::OpenRefused => {
+            RequestStatus::Malformed
+            | RequestStatus::Refused
+            | RequestStatus::OpenRefused
+            | RequestStatus::NotYet
+            | RequestStatus::NotKept => {
                 self.violate(Violation::new(
                     "results",
                     format!("operation {number} was answered {status:?}"),

@@ -63,6 +63,8 @@ pub(crate) enum Event {
     Restart { node: u16 },
     /// A client may invoke operations.
     Turn { client: u16 },
+    /// A client continues with a read of the past.
+    Past { client: u16, ask: u32 },
     /// A client sends operations again that it does not know the outcome of.
     Resubmit { client: u16 },
     /// A fault of the plan begins.

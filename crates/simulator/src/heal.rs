@@ -484,7 +484,8 @@ impl World {
             .check_refused()
             .and_then(|()| self.check_linearizable())
             .and_then(|()| self.check_order())
-            .and_then(|()| self.check_replayed());
+            .and_then(|()| self.check_replayed())
+            .and_then(|()| self.check_past());
         if let Err(violation) = checked {
             self.violate(violation);
         }
@@ -590,7 +591,8 @@ impl World {
             }
             Ok(())
         };
-        let mut machine = service.machine(&self.shape);
+        let options = quintet_store::StoreOptions::default();
+        let mut machine = self.mix.machine_with(&self.shape, options);
         let (order, states) = (&self.agreement, &self.states);
         let payload = |number: u64| self.payload(number);
         let end = replayed::check(order, states, &queries, &mut *machine, payload, replied)?;

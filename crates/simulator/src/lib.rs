@@ -44,6 +44,7 @@ pub mod model;
 mod network;
 mod orphan;
 mod panics;
+mod past;
 mod picture;
 mod plants;
 mod process;

@@ -10,7 +10,7 @@
 //! [`Recorder`] sits around any state machine and writes down what is executed, for the checkers.
 
 use quintet_replica::{
-    Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, RestoreError,
+    Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, PastAnswer, RestoreError,
     SnapshotProgress, StateMachine, Terms,
 };
 use std::sync::{Arc, Mutex, PoisonError};
@@ -452,6 +452,10 @@ impl StateMachine for Recorder {
             let mut queries = queries.lock().unwrap_or_else(PoisonError::into_inner);
             queries.push(queried);
         }
+    }
+
+    fn query_at(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) -> PastAnswer {
+        self.inner.query_at(at, command, reply)
     }
 
     fn semantics(&self) -> u32 {

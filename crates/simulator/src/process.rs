@@ -361,7 +361,7 @@ impl World {
         let began = process.clock.now(self.now);
         (process.clock.limit).begin(began, CommandTime(0), members);
         let store = configuration.store.clone();
-        let machine = self.mix.service.machine_with(&self.shape, store);
+        let machine = self.mix.machine_with(&self.shape, store);
         let (descriptor, base) = later.unwrap_or_else(|| {
             let first = self.descriptor(&configuration, &*machine);
             (first, Executed::default())

@@ -311,6 +311,7 @@ impl World {
             let again = self.now + self.random.between(5, 50) * MILLISECOND;
             return self.turn_at(index, again);
         }
+        self.ask_about_past(index);
         let outer = self.random.enter(Scope::Client(index as u16));
         let judged = self.phase == Phase::Liveness;
         match self.random.turn(index, self.now, judged) {
@@ -576,8 +577,13 @@ impl World {
             match request.number {
                 None => {
                     let started = request.started.to_le_bytes();
+                    let past: Vec<u8>;
                     let payload: &[u8] = match request.kind {
                         RequestKind::Open => &started,
+                        RequestKind::Past | RequestKind::Tick => {
+                            past = self.past.payload(request);
+                            &past
+                        }
                         _ => &[],
                     };
                     batch.push(request.id, request.kind, 0, payload);

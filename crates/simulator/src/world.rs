@@ -36,6 +36,7 @@ use crate::{
     model::{Answer, Call},
     network::{LinkProfile, Network, Sent, Transport},
     orphan::Orphan,
+    past::PastReads,
     picture::Scene,
     plants::{APPLIED_TWICE, UNCOMPARED},
     process::Process,
@@ -261,6 +262,7 @@ pub(crate) struct World {
     /// What replicas read, by replica.
     pub queries: Vec<(u16, Queried)>,
     pub mix: Mix,
+    pub past: PastReads,
     /// What the disks hold of what clients asked for.
     pub held: Held,
     /// Members may have acknowledged something in an epoch that promises memory only.
@@ -613,6 +615,7 @@ impl World {
             ending,
             protocols: vec![setup.entry],
             ending_random: root.fork(21),
+            past: PastReads::new(root.fork(22)),
             directories: 0,
             epoch_begun: EpochNumber(1),
             members: setup.replicas,
@@ -762,6 +765,7 @@ impl World {
                 }
             }
             Event::Turn { client } => self.turn(client.into()),
+            Event::Past { client, ask } => self.continue_past(client.into(), ask as usize),
             Event::Resubmit { client } => self.resubmit(client.into()),
             Event::Strike { strike, tries } => self.strike(strike.into(), tries),
             Event::StrikeEnds { strike } => self.strike_ends(strike.into()),

@@ -28,6 +28,8 @@ pub enum Kind {
     Unreplicated,
     /// Nobody yet.
     Later,
+    /// The store, from what it keeps of earlier times: see [`quintet_replica::past`].
+    Past,
     /// The store, when the server asks; never a client, so [`lookup`] does not find it.
     Internal,
 }

@@ -14,9 +14,46 @@ use crate::random::Random;
 use crate::reply::Reply;
 use crate::value::{Stored, Value};
 
+/// The value of a key in a read of the past.
+#[derive(Debug)]
+enum Held<'a> {
+    /// It has not changed since.
+    Present(Option<&'a Entry>),
+    /// Its earlier value, or none.
+    Then(Option<Box<Entry>>),
+}
+
+/// The keys that a read of the past names, as they were.
+#[derive(Debug, Default)]
+pub(crate) struct PastView<'a> {
+    keys: Vec<(&'a [u8], Held<'a>)>,
+}
+
+impl<'a> PastView<'a> {
+    /// The key held this, or nothing.
+    pub fn add(&mut self, key: &'a [u8], entry: Option<Entry>) {
+        self.keys.push((key, Held::Then(entry.map(Box::new))));
+    }
+
+    /// The key held what it holds now.
+    pub fn add_present(&mut self, key: &'a [u8], entry: Option<&'a Entry>) {
+        self.keys.push((key, Held::Present(entry)));
+    }
+
+    fn entry(&self, key: &[u8]) -> Option<&Entry> {
+        let (_, held) = self.keys.iter().find(|(name, _)| *name == key)?;
+        match held {
+            Held::Present(entry) => *entry,
+            Held::Then(entry) => entry.as_deref(),
+        }
+    }
+}
+
 /// For commands that change nothing.
 #[derive(Debug)]
 pub struct ReadContext<'a> {
+    /// The named keys as they were, in a read of the past.
+    pub(crate) past: Option<&'a PastView<'a>>,
     pub(crate) keyspace: &'a Keyspace,
     /// The limits of the store.
     pub options: &'a StoreOptions,
@@ -51,7 +88,10 @@ impl<'a> ReadContext<'a> {
     }
 
     pub(crate) fn entry(&self, key: &[u8]) -> Option<&'a Entry> {
-        self.keyspace.database(self.database).get(key, self.now)
+        match self.past {
+            Some(past) => past.entry(key).filter(|entry| entry.expire_at > self.now),
+            None => self.keyspace.database(self.database).get(key, self.now),
+        }
     }
 
     /// The value of a key, whatever its type.

@@ -12,6 +12,7 @@
 //! are hashed in pieces, so that no step is long.
 
 use crate::keyspace::{Database, Detached, Entry, Slab};
+use crate::undo::Undo;
 use crate::value::Value;
 use quintet_replica::StateSum;
 use quintet_replica::digest::{Pieces, is_long, put_bytes};
@@ -197,6 +198,13 @@ impl Digest {
         self.sum.end_part();
     }
 
+    /// Adds a record of the past.
+    pub(crate) fn add_past(&mut self, payload: &[u8]) {
+        let apart = put_bytes(self.sum.begin_part(), payload);
+        self.sum.count_work(apart);
+        self.sum.end_part();
+    }
+
     /// The digest of what has been added.
     pub(crate) fn finish(&self) -> u128 {
         self.sum.finish()
@@ -240,6 +248,7 @@ impl Digest {
         &mut self,
         databases: &mut [Database],
         detached: &mut [Detached],
+        undo: Option<&mut Undo>,
         budget: usize,
     ) -> Option<u128> {
         let stop = self.sum.work().saturating_add(budget.max(1));
@@ -248,6 +257,15 @@ impl Digest {
         }
         for detached in detached {
             self.walk(&mut detached.digest, &detached.slab, stop);
+        }
+        if let Some(undo) = undo {
+            undo.digest(|payload| {
+                let continues = self.sum.work() < stop;
+                if continues {
+                    self.add_past(payload);
+                }
+                continues
+            });
         }
         // It ends in a step that has found nothing left to do, or not all of its budget's worth.
         (self.sum.work() < stop).then(|| self.finish())

@@ -14,10 +14,11 @@
 //! keys may be executed in either order.
 
 use crate::digest::{Digest, DigestCursor};
-use crate::expiries::Expiries;
+use crate::expiries::{Due, Expiries};
 use crate::index::{Index, Slot};
 use crate::key_hash::hash_bytes;
 use crate::snapshot::{Globals, Snapshot};
+use crate::undo::{Marks, Retain, Undo};
 use crate::value::{ShortBytes, Stored, Value, heap_of};
 use quintet_prefetch::prefetch;
 use smallvec::SmallVec;
@@ -56,6 +57,18 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn memory(&self) -> usize {
         ENTRY_BYTES + heap_of(&self.key) + self.value.memory()
+    }
+
+    /// The entry of a key at an earlier time.
+    pub(crate) fn past(key: &[u8], value: Value, expire_at: u64) -> Self {
+        Self {
+            key: ShortBytes::from_slice(key),
+            value,
+            expire_at,
+            version: 0,
+            hash: 0,
+            mark: 0,
+        }
     }
 
     /// Whether this snapshot has to write the entry; from now on it has not. One that was gone
@@ -148,7 +161,7 @@ pub(crate) struct Graveyard {
     /// How many elements they have.
     elements: usize,
     chunks: Vec<Vec<Vec<Entry>>>,
-    expiries: Vec<BTreeSet<(u64, Slot)>>,
+    expiries: Vec<BTreeSet<(u64, Due)>>,
 }
 
 impl Graveyard {
@@ -190,7 +203,7 @@ impl Graveyard {
         }
     }
 
-    fn bury_expiry(&mut self, expiry: BTreeSet<(u64, Slot)>) {
+    fn bury_expiry(&mut self, expiry: BTreeSet<(u64, Due)>) {
         // Small ones go at once, so that they cannot become many.
         if expiry.len() > Self::CHUNKS_AT_ONCE * CHUNK_LEN {
             self.expiries.push(expiry);
@@ -311,6 +324,11 @@ impl Database {
         (entry.expire_at > now).then_some(entry)
     }
 
+    /// The entry of `key`, expired or not.
+    pub(crate) fn held(&self, key: &[u8]) -> Option<&Entry> {
+        Some(self.slab.entry(self.find(self.hash(key), key)?))
+    }
+
     /// The entries that exist at `now` and whose hash is `hash` or higher, in the order that all
     /// replicas share.
     pub(crate) fn entries(&self, hash: u32, now: u64) -> impl Iterator<Item = (u32, &Entry)> {
@@ -329,7 +347,7 @@ impl Database {
 
     /// When the next key expires.
     pub(crate) fn next_expiry(&self) -> Option<u64> {
-        self.expiry.first().map(|(time, _)| time)
+        self.expiry.first()
     }
 
     fn insert(&mut self, entry: Entry) -> Slot {
@@ -341,20 +359,22 @@ impl Database {
             slab.entry(slot).key < slab.entry(other).key
         });
         if expire_at != NEVER {
-            self.expiry.insert(expire_at, slot);
+            self.expiry.insert(expire_at, (hash, slot));
         }
         slot
     }
 
     fn remove(&mut self, slot: Slot) -> Entry {
         let entry = self.slab.take(slot);
+        let mut hash = entry.hash;
         if entry.mark == GONE {
             self.gone -= 1;
+            hash = self.hash(&entry.key);
         } else {
-            self.index.remove(entry.hash, slot);
+            self.index.remove(hash, slot);
         }
         if entry.expire_at != NEVER {
-            self.expiry.remove(entry.expire_at, slot);
+            self.expiry.remove(entry.expire_at, (hash, slot));
         }
         self.memory -= entry.memory();
         entry
@@ -373,12 +393,13 @@ impl Database {
     fn set_expire_at(&mut self, slot: Slot, expire_at: u64) {
         let entry = self.slab.entry_mut(slot);
         let before = core::mem::replace(&mut entry.expire_at, expire_at);
+        let due = (entry.hash, slot);
         if before != expire_at {
             if before != NEVER {
-                self.expiry.remove(before, slot);
+                self.expiry.remove(before, due);
             }
             if expire_at != NEVER {
-                self.expiry.insert(expire_at, slot);
+                self.expiry.insert(expire_at, due);
             }
         }
     }
@@ -393,6 +414,12 @@ pub(crate) struct Keyspace {
     digest: Option<Digest>,
     detached: Vec<Detached>,
     graveyard: Graveyard,
+    /// The past, where it is kept, or a snapshot still needs it.
+    undo: Option<Box<Undo>>,
+    /// How far a past was counted that is kept no more.
+    past: Marks,
+    /// The log's clock at the command in progress, in nanoseconds.
+    time: u64,
 }
 
 impl Keyspace {
@@ -406,6 +433,64 @@ impl Keyspace {
             digest: None,
             detached: Vec::new(),
             graveyard: Graveyard::default(),
+            undo: None,
+            past: Marks::default(),
+            time: 0,
+        }
+    }
+
+    /// The past, where it is kept.
+    pub(crate) fn undo(&self) -> Option<&Undo> {
+        self.undo.as_deref().filter(|undo| undo.is_kept())
+    }
+
+    /// The same, to add to it.
+    fn undo_mut(&mut self) -> Option<&mut Undo> {
+        self.undo.as_deref_mut().filter(|undo| undo.is_kept())
+    }
+
+    /// The numbers beside the records of the past.
+    pub(crate) fn past(&self) -> Marks {
+        self.undo.as_ref().map_or(self.past, |undo| undo.marks())
+    }
+
+    /// Takes over what a snapshot says of the past.
+    pub(crate) fn restore_past(&mut self, undo: Option<Box<Undo>>, past: Marks) {
+        self.undo = undo;
+        self.past = past;
+    }
+
+    /// From now on keeps so much of the past; none when there is no room for any.
+    pub(crate) fn retain(&mut self, retain: Retain) {
+        let time = self.time;
+        let kept = retain.bytes > 0;
+        if self.undo.is_none() && kept {
+            let seed = self.database(0).hash_seed;
+            let undo = self.undo.insert(Box::new(Undo::new(seed, self.past, time)));
+            undo.begin(time);
+        }
+        let Some(undo) = &mut self.undo else { return };
+        if kept {
+            undo.retain(retain);
+        } else if undo.stop() {
+            self.past = undo.marks();
+            self.undo = None;
+        }
+    }
+
+    /// A command begins, or a tick, at this time of the log's clock.
+    #[inline]
+    pub(crate) fn begin_command(&mut self, time: u64) {
+        self.time = time;
+        if let Some(undo) = &mut self.undo {
+            undo.begin(time);
+        }
+    }
+
+    /// Drops what is not to be kept any more of the past.
+    pub(crate) fn drop_old(&mut self, time: u64) {
+        if let Some(undo) = &mut self.undo {
+            undo.drop_old(time);
         }
     }
 
@@ -419,7 +504,8 @@ impl Keyspace {
 
     /// The estimated memory of everything, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.databases.iter().map(|database| database.memory).sum()
+        let databases = self.databases.iter().map(|database| database.memory);
+        databases.sum::<usize>() + self.undo.as_ref().map_or(0, |undo| undo.memory())
     }
 
     /// When the next key expires.
@@ -435,11 +521,19 @@ impl Keyspace {
         let mut left = count_max;
         for database in 0..self.databases.len() as u8 {
             while left > 0
-                && let Some((time, slot)) = self.database(database).expiry.first()
+                && let Some(time) = self.database(database).expiry.first()
                 && time <= now
             {
-                self.delete_slot(database, slot);
-                left -= 1;
+                let mut slots = self.database(database).expiry.next();
+                if slots.len() > 1 {
+                    // Where keys stand differs between replicas, the order of what is kept must not.
+                    let slab = &self.database(database).slab;
+                    slots.sort_by(|one, other| slab.entry(*one).key.cmp(&slab.entry(*other).key));
+                }
+                left = left.saturating_sub(slots.len());
+                for slot in slots {
+                    self.delete_slot(database, slot);
+                }
             }
         }
     }
@@ -448,9 +542,9 @@ impl Keyspace {
     /// may be millions of them, so the rest of them is left to ticks: that costs many times more.
     pub(crate) fn lose_expired(&mut self, database: u8, keys: &[(u32, Slot)]) {
         let snapshot = self.mark();
-        let database = self.database_mut(database);
         for (hash, slot) in keys {
-            database.lose(*hash, *slot, snapshot);
+            self.keep(database, *slot);
+            self.database_mut(database).lose(*hash, *slot, snapshot);
         }
     }
 
@@ -464,9 +558,22 @@ impl Keyspace {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.id)
     }
 
+    /// Keeps what an entry holds, for the past.
+    #[inline]
+    fn keep(&mut self, database: u8, slot: Slot) {
+        if let Some(undo) = self.undo.as_deref_mut().filter(|undo| undo.is_kept()) {
+            let entry = self.databases[usize::from(database)].slab.entry(slot);
+            // One that is gone was kept when it went, and the key may be another's by now.
+            if entry.mark != GONE {
+                undo.keep(database, &entry.key, Some((&entry.value, entry.expire_at)));
+            }
+        }
+    }
+
     /// Must be called before an entry changes.
     #[inline]
     fn before_change(&mut self, database: u8, slot: Slot) {
+        self.keep(database, slot);
         if let Some(snapshot) = &mut self.snapshot {
             let database = &mut self.databases[usize::from(database)];
             snapshot.save(database.snapshot.origin, database.slab.entry_mut(slot));
@@ -504,6 +611,9 @@ impl Keyspace {
             hash: self.database(database).hash(key),
             mark: self.mark(),
         };
+        if let Some(undo) = self.undo_mut() {
+            undo.keep(database, key, None);
+        }
         let digesting = self.digest.is_some();
         let database = self.database_mut(database);
         let slot = database.insert(entry);
@@ -519,7 +629,26 @@ impl Keyspace {
         database.find(database.hash(key), key).is_some()
     }
 
+    fn keep_all(&mut self, database: u8) {
+        let Some(undo) = self.undo.as_deref_mut().filter(|undo| undo.is_kept()) else {
+            return;
+        };
+        let database_number = database;
+        let database = &self.databases[usize::from(database)];
+        for (_, _, entry) in database.all_entries(0) {
+            if !undo.takes_cleared(database.index.len()) {
+                return undo.forget();
+            }
+            undo.keep(
+                database_number,
+                &entry.key,
+                Some((&entry.value, entry.expire_at)),
+            );
+        }
+    }
+
     fn clear(&mut self, database: u8) {
+        self.keep_all(database);
         let empty = Database::new(self.database(database).hash_seed);
         let Database {
             slab,
@@ -565,6 +694,9 @@ impl Keyspace {
             };
         }
         self.abandon_snapshot();
+        if let Some(undo) = &mut self.undo {
+            undo.begin_snapshot();
+        }
         self.snapshot = Some(Snapshot::new(self.snapshot_last, globals));
     }
 
@@ -573,7 +705,8 @@ impl Keyspace {
         let Some(snapshot) = &mut self.snapshot else {
             return true;
         };
-        let done = snapshot.chunk(&mut self.databases, &mut self.detached, out, budget);
+        let undo = self.undo.as_deref_mut();
+        let done = snapshot.chunk(&mut self.databases, &mut self.detached, undo, out, budget);
         if done {
             self.snapshot = None;
         }
@@ -584,6 +717,9 @@ impl Keyspace {
     /// Forgets the snapshot in progress.
     pub(crate) fn abandon_snapshot(&mut self) {
         self.snapshot = None;
+        if let Some(undo) = &mut self.undo {
+            undo.abandon_snapshot();
+        }
         for detached in &mut self.detached {
             detached.snapshot = SnapshotCursor::default();
         }
@@ -596,13 +732,17 @@ impl Keyspace {
         for (number, database) in self.databases.iter_mut().enumerate() {
             database.digest = DigestCursor::new(number as u8, database.slab.end());
         }
+        if let Some(undo) = &mut self.undo {
+            undo.begin_digest();
+        }
         self.digest = Some(Digest::new(now, globals));
     }
 
     /// Goes on with the digest for about `budget` bytes; gives it at the end.
     pub(crate) fn digest_step(&mut self, budget: usize) -> Option<u128> {
         let digest = self.digest.as_mut()?;
-        let done = digest.step(&mut self.databases, &mut self.detached, budget);
+        let undo = self.undo.as_deref_mut();
+        let done = digest.step(&mut self.databases, &mut self.detached, undo, budget);
         if done.is_some() {
             self.abandon_digest();
         } else {
@@ -615,6 +755,9 @@ impl Keyspace {
     pub(crate) fn abandon_digest(&mut self) {
         if self.digest.take().is_none() {
             return;
+        }
+        if let Some(undo) = &mut self.undo {
+            undo.abandon_digest();
         }
         let databases = self
             .databases
@@ -637,6 +780,9 @@ impl Keyspace {
             for (_, entry) in database.entries(0, now) {
                 digest.add(number as u8, entry, None);
             }
+        }
+        for payload in self.undo.iter().flat_map(|undo| undo.payloads()) {
+            digest.add_past(payload);
         }
         digest.finish()
     }
@@ -884,6 +1030,11 @@ impl Keys<'_> {
 
     /// Exchanges the contents of two databases.
     pub fn swap(&mut self, one: u8, other: u8) {
+        if let Some(undo) = self.keyspace.undo_mut()
+            && one != other
+        {
+            undo.swap(one, other);
+        }
         self.keyspace
             .databases
             .swap(usize::from(one), usize::from(other));

@@ -36,12 +36,17 @@ mod snapshot;
 mod steps;
 mod store;
 pub mod types;
+mod undo;
 mod value;
+mod when;
 
 pub use command::{
     COMMANDS_COUNT, CommandSpec, Flags, Footprint, Group, Kind, Op, key_hash, lookup,
 };
-pub use commands::sealed_dump;
+pub use commands::{
+    past::{asking, retained_bytes},
+    sealed_dump,
+};
 pub use context::{ReadContext, WriteContext};
 pub use error::{CommandError, CommandResult};
 pub use keyspace::{Expiry, Held, Keys, NEVER};
@@ -54,3 +59,4 @@ pub use request::{
 };
 pub use store::Store;
 pub use value::{ShortBytes, Stored, StringValue, Value};
+pub use when::When;

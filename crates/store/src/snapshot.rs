@@ -15,15 +15,20 @@
 use crate::key_hash::hash_bytes;
 use crate::keyspace::{Database, Detached, Entry, Slab, SnapshotCursor};
 use crate::types::wire::{Malformed, Reader, put_bytes};
+use crate::undo::{self, Marks, Undo};
 use crate::value::Value;
 use quintet_replica::{RestoreError, StateCheck};
 
 const MAGIC: &[u8; 8] = b"QTSTORE\n";
+/// Of a store that has never kept the past …
 const FORMAT: u16 = 1;
+/// … and of one that has: the header continues.
+const FORMAT_PAST: u16 = 2;
 const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 8;
 const RECORD_HEAD_LEN: usize = 9;
 const RECORD_ENTRY: u8 = 1;
 const RECORD_END: u8 = 2;
+const RECORD_PAST: u8 = 3;
 
 /// What stands in the state besides the entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +39,8 @@ pub(crate) struct Globals {
     pub(crate) databases: u8,
     /// Time of the last command, in nanoseconds.
     pub(crate) time: u64,
+    /// The past that is kept; all zero where none ever was.
+    pub(crate) past: Marks,
 }
 
 impl Globals {
@@ -66,13 +73,13 @@ fn chain(checksum: u64, record: &[u8]) -> u64 {
     hash_bytes(checksum, record)
 }
 
-/// Appends the record of an entry.
-fn put_entry(out: &mut Vec<u8>, database: u8, entry: &Entry) {
-    out.push(RECORD_ENTRY);
+/// Appends a record.
+fn put_record(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    out.push(kind);
     let length_at = out.len();
     out.extend_from_slice(&[0; 8]);
     let start = out.len();
-    entry.serialize(database, out);
+    write(out);
     let length = (out.len() - start) as u64;
     out[length_at..start].copy_from_slice(&length.to_le_bytes());
 }
@@ -81,10 +88,15 @@ impl Snapshot {
     pub(crate) fn new(id: u32, globals: Globals) -> Self {
         let mut stream = Vec::new();
         stream.extend_from_slice(MAGIC);
-        stream.extend_from_slice(&FORMAT.to_le_bytes());
+        let past = globals.past != Marks::default();
+        let format = if past { FORMAT_PAST } else { FORMAT };
+        stream.extend_from_slice(&format.to_le_bytes());
         stream.push(u8::from(globals.refuse_writes));
         stream.push(globals.databases);
         stream.extend_from_slice(&globals.time.to_le_bytes());
+        if past {
+            stream.extend_from_slice(&globals.past.to_bytes());
+        }
         let checksum = chain(0, &stream);
         Self {
             id,
@@ -101,8 +113,12 @@ impl Snapshot {
         if !entry.mark_for(self.id) {
             return;
         }
+        self.put(RECORD_ENTRY, |out| entry.serialize(origin, out));
+    }
+
+    fn put(&mut self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.stream.len();
-        put_entry(&mut self.stream, origin, entry);
+        put_record(&mut self.stream, kind, write);
         self.checksum = chain(self.checksum, &self.stream[start..]);
         self.count += 1;
     }
@@ -127,6 +143,7 @@ impl Snapshot {
         &mut self,
         databases: &mut [Database],
         detached: &mut [Detached],
+        undo: Option<&mut Undo>,
         out: &mut Vec<u8>,
         budget: usize,
     ) -> bool {
@@ -136,6 +153,15 @@ impl Snapshot {
         }
         for detached in detached {
             self.walk(&mut detached.snapshot, &mut detached.slab, budget);
+        }
+        if let Some(undo) = undo {
+            undo.snapshot(|payload| {
+                let continues = self.waiting() < budget;
+                if continues {
+                    self.put(RECORD_PAST, |out| out.extend_from_slice(payload));
+                }
+                continues
+            });
         }
         if self.waiting() < budget && !self.ended {
             self.ended = true;
@@ -154,6 +180,15 @@ impl Snapshot {
         }
         self.ended && self.stream.is_empty()
     }
+}
+
+/// A record read back.
+#[derive(Debug)]
+pub(crate) enum Read<'a> {
+    /// An entry.
+    Entry(Restored),
+    /// A record of the past.
+    Past(&'a Globals, &'a [u8]),
 }
 
 /// One entry read back.
@@ -202,6 +237,10 @@ fn refused(why: impl Into<String>) -> RestoreError {
     RestoreError(why.into())
 }
 
+pub(crate) fn malformed(error: Malformed) -> RestoreError {
+    RestoreError(error.to_string())
+}
+
 fn eight(bytes: &[u8]) -> u64 {
     let mut eight = [0; 8];
     eight.copy_from_slice(&bytes[..8]);
@@ -213,7 +252,7 @@ impl Restore {
     pub(crate) fn chunk(
         &mut self,
         chunk: &[u8],
-        mut each: impl FnMut(Restored) -> Result<(), RestoreError>,
+        mut each: impl FnMut(Read<'_>) -> Result<(), RestoreError>,
     ) -> Result<(), RestoreError> {
         let (passed, chunk) = chunk.split_at(self.skip.min(chunk.len()));
         self.skip -= passed.len();
@@ -234,7 +273,7 @@ impl Restore {
     fn steps(
         &mut self,
         bytes: &[u8],
-        each: &mut impl FnMut(Restored) -> Result<(), RestoreError>,
+        each: &mut impl FnMut(Read<'_>) -> Result<(), RestoreError>,
     ) -> Result<usize, RestoreError> {
         let mut used = 0;
         while let Some(step) = self.step(&bytes[used..], each)? {
@@ -248,7 +287,7 @@ impl Restore {
     fn step(
         &mut self,
         bytes: &[u8],
-        each: &mut impl FnMut(Restored) -> Result<(), RestoreError>,
+        each: &mut impl FnMut(Read<'_>) -> Result<(), RestoreError>,
     ) -> Result<Option<usize>, RestoreError> {
         if bytes.is_empty() {
             return Ok(None);
@@ -257,25 +296,7 @@ impl Restore {
             return Err(refused("bytes after its end"));
         }
         if self.globals.is_none() {
-            let Some(header) = bytes.get(..HEADER_LEN) else {
-                return Ok(None);
-            };
-            if &header[..8] != MAGIC {
-                return Err(refused("not a snapshot of this store"));
-            }
-            let format = u16::from_le_bytes([header[8], header[9]]);
-            if format != FORMAT {
-                return Err(refused(format!(
-                    "format {format}, this program reads {FORMAT}"
-                )));
-            }
-            self.globals = Some(Globals {
-                refuse_writes: header[10] != 0,
-                databases: header[11],
-                time: eight(&header[12..]),
-            });
-            self.checksum = chain(0, header);
-            return Ok(Some(HEADER_LEN));
+            return self.header(bytes);
         }
         let Some(head) = bytes.get(..RECORD_HEAD_LEN) else {
             return Ok(None);
@@ -284,10 +305,10 @@ impl Restore {
             .ok()
             .and_then(|length| length.checked_add(RECORD_HEAD_LEN))
             .ok_or_else(|| refused("record of impossible length"))?;
-        if !(RECORD_ENTRY..=RECORD_END).contains(&head[0]) {
+        if !(RECORD_ENTRY..=RECORD_PAST).contains(&head[0]) {
             return Err(refused(format!("unknown record {}", head[0])));
         }
-        if head[0] == RECORD_ENTRY && self.longest.is_some_and(|longest| length > longest) {
+        if head[0] != RECORD_END && self.longest.is_some_and(|longest| length > longest) {
             let here = length.min(bytes.len());
             self.skip = length - here;
             self.skipped = true;
@@ -306,12 +327,50 @@ impl Restore {
                 return Err(refused("count or checksum is wrong"));
             }
             self.ended = true;
-        } else {
-            let restored = read_entry(body).map_err(|error| refused(error.to_string()))?;
-            self.checksum = chain(self.checksum, record);
-            self.count += 1;
-            each(restored)?;
+            return Ok(Some(length));
         }
+        self.checksum = chain(self.checksum, record);
+        self.count += 1;
+        match &self.globals {
+            Some(globals) if head[0] == RECORD_PAST && globals.past.retain.bytes > 0 => {
+                each(Read::Past(globals, body))?;
+            }
+            _ if head[0] == RECORD_PAST => return Err(refused("it holds a past that is not kept")),
+            _ => each(Read::Entry(read_entry(body).map_err(malformed)?))?,
+        }
+        Ok(Some(length))
+    }
+
+    fn header(&mut self, bytes: &[u8]) -> Result<Option<usize>, RestoreError> {
+        let Some(header) = bytes.get(..HEADER_LEN) else {
+            return Ok(None);
+        };
+        if &header[..8] != MAGIC {
+            return Err(refused("not a snapshot of this store"));
+        }
+        let length = match u16::from_le_bytes([header[8], header[9]]) {
+            FORMAT => HEADER_LEN,
+            FORMAT_PAST => HEADER_LEN + Marks::LENGTH,
+            format => {
+                return Err(refused(format!(
+                    "format {format}, this program reads {FORMAT} and {FORMAT_PAST}"
+                )));
+            }
+        };
+        let Some(header) = bytes.get(..length) else {
+            return Ok(None);
+        };
+        let past = match length {
+            HEADER_LEN => Marks::default(),
+            _ => Marks::from_bytes(&header[HEADER_LEN..]),
+        };
+        self.globals = Some(Globals {
+            refuse_writes: header[10] != 0,
+            databases: header[11],
+            time: eight(&header[12..]),
+            past,
+        });
+        self.checksum = chain(0, header);
         Ok(Some(length))
     }
 
@@ -379,8 +438,13 @@ impl StateCheck for ReadBack {
 
     fn chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
         let databases = usize::from(self.databases);
-        self.restore
-            .chunk(chunk, |restored| restored.check(databases))
+        self.restore.chunk(chunk, |read| match read {
+            Read::Entry(restored) => restored.check(databases),
+            Read::Past(_, payload) => match undo::check(payload, databases) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(malformed(error)),
+            },
+        })
     }
 
     fn finish(&mut self) -> Result<(), RestoreError> {

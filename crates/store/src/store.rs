@@ -7,7 +7,10 @@
 //! ```
 
 use crate::command::{CommandSpec, Flags, Footprint, Kind, Op, key_hash};
-use crate::commands;
+use crate::commands::{
+    self,
+    past::{self, AsOf, NoAnswer},
+};
 use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
 use crate::index::Slot;
@@ -17,11 +20,12 @@ use crate::passing::Passing;
 use crate::random::Random;
 use crate::reply::Reply;
 use crate::request::{Args, ArgsBuffer, Commands, Mode, RequestCommand, next_watched};
-use crate::snapshot::{Globals, ReadBack, Restore};
+use crate::snapshot::{Globals, Read, ReadBack, Restore, malformed};
 use crate::steps::{Meter, may_be_long, steps_of, steps_of_queued};
+use crate::undo::{Marks, Undo};
 use quintet_replica::{
-    Access, At, CommandTime, DigestBegun, FootprintVisitor, RestoreError, SnapshotProgress,
-    StateCheck, StateMachine, Terms,
+    Access, At, CommandTime, DigestBegun, FootprintVisitor, PastAnswer, RestoreError,
+    SnapshotProgress, StateCheck, StateMachine, Terms,
 };
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -31,7 +35,7 @@ const LINE_BYTES_MAX: usize = 128;
 
 /// The version of everything that commands do, of their footprints and of what decides them: raised
 /// with each change that a client or another replica could tell.
-const SEMANTICS: u32 = 2;
+const SEMANTICS: u32 = 3;
 
 /// How many expired keys one tick deletes at most, so that a tick stays short.
 const EXPIRE_PER_TICK_MAX: usize = 1000;
@@ -45,6 +49,8 @@ pub struct Store {
     /// The latest time of any command or tick, in nanoseconds.
     time: u64,
     restore: Option<Restore>,
+    /// The past that is being restored.
+    restored_past: Option<Box<Undo>>,
     /// What long commands of the batch in progress have cost.
     meter: Meter,
     /// Expired keys that the command in progress has come by.
@@ -68,6 +74,7 @@ impl Store {
             refuse_writes: false,
             time: 0,
             restore: None,
+            restored_past: None,
             meter: Meter::default(),
             passed: RefCell::default(),
         }
@@ -103,12 +110,19 @@ impl Store {
             refuse_writes: self.refuse_writes,
             databases: self.options.databases,
             time: self.time,
+            past: self.keyspace.past(),
         }
     }
 
-    /// What counts in a digest besides the entries.
-    const fn digest_globals(&self) -> [u8; 2] {
-        [self.refuse_writes as u8, self.options.databases]
+    /// The part of a digest besides the entries and the past.
+    fn digest_globals(&self) -> SmallVec<[u8; 64]> {
+        let mut globals = SmallVec::new();
+        globals.extend_from_slice(&[u8::from(self.refuse_writes), self.options.databases]);
+        let past = self.keyspace.past();
+        if past != Marks::default() {
+            globals.extend_from_slice(&past.to_bytes());
+        }
+        globals
     }
 
     fn warm_keys(&self, database: u8, keys: &mut SmallVec<[&[u8]; WARM_KEYS]>) {
@@ -232,6 +246,7 @@ impl Store {
             reply: Reply::new(out, mode.resp3, self.options.max_reply_bytes),
             random: Random::new(seed),
             passing,
+            past: None,
         };
         let result = check_database(mode.database, &self.options).and_then(|()| {
             if may_be_long(spec.op, args) {
@@ -331,6 +346,47 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Answers a read of the past, given the newest time that is closed.
+    fn read_past(
+        &self,
+        closed: u64,
+        command: RequestCommand,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), NoAnswer> {
+        let RequestCommand { spec, mode } = command;
+        check_database(mode.database, &self.options)?;
+        let then = match spec.op {
+            Op::QuintetAt => Some(past::at(&self.keyspace, mode.database, closed, args)?),
+            _ => None,
+        };
+        let clock = then.as_ref().map_or(closed, |then| then.time);
+        let mut context = ReadContext {
+            keyspace: &self.keyspace,
+            options: &self.options,
+            database: mode.database,
+            now: CommandTime(clock).milliseconds(),
+            clock,
+            reply: Reply::new(out, mode.resp3, self.options.max_reply_bytes),
+            // Permanently equal, chance included.
+            random: Random::new(clock),
+            passing: Passing::Counted(&self.meter, spec),
+            past: then.as_ref().map(|then| &then.view),
+        };
+        let Some(AsOf { spec, args, .. }) = &then else {
+            past::read(spec.op, &mut context, closed, args)?;
+            context.reply.finish();
+            return Ok(());
+        };
+        if may_be_long(spec.op, args) {
+            let steps = steps_of(spec, args, &self.options, || 0, |key| context.value(key));
+            self.meter.take(spec, steps)?;
+        }
+        commands::read(spec, &mut context, args)?;
+        context.reply.finish();
+        Ok(())
     }
 
     fn query_one(
@@ -502,6 +558,7 @@ impl StateMachine for Store {
         let mut args = ArgsBuffer::new();
         let result = Commands::new(command).and_then(|mut commands| {
             while let Some(command) = commands.next(&mut args)? {
+                self.keyspace.begin_command(self.time);
                 if command.spec.op == Op::Exec {
                     let out = (&mut *reply, end);
                     self.apply_transaction(at, &mut salt, command.mode, &args, out);
@@ -540,6 +597,30 @@ impl StateMachine for Store {
         if let Err(error) = result {
             Reply::unbounded(reply, false).error(&error.to_string());
         }
+    }
+
+    fn query_at(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) -> PastAnswer {
+        self.meter.begin_request();
+        let mut args = ArgsBuffer::new();
+        let begun = reply.len();
+        let command = Commands::new(command).and_then(|mut commands| commands.next(&mut args));
+        let (mode, error) = match command {
+            Ok(Some(command)) if command.spec.kind == Kind::Past => {
+                match self.read_past(at.time.0, command, &args, reply) {
+                    Ok(()) => return PastAnswer::Done,
+                    Err(NoAnswer::NotYet) => {
+                        reply.truncate(begun);
+                        return PastAnswer::NotYet;
+                    }
+                    Err(NoAnswer::Error(error)) => (command.mode, error.to_string()),
+                }
+            }
+            Ok(_) => (Mode::default(), "ERR not a read of the past".to_owned()),
+            Err(error) => (Mode::default(), error.to_string()),
+        };
+        reply.truncate(begun);
+        Reply::unbounded(reply, mode.resp3).error(&error);
+        PastAnswer::Done
     }
 
     fn warm(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
@@ -599,12 +680,28 @@ impl StateMachine for Store {
 
     fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
         let Self {
-            keyspace, restore, ..
+            keyspace,
+            restore,
+            restored_past,
+            options,
+            ..
         } = self;
         let restore = restore
             .as_mut()
             .ok_or_else(|| RestoreError("no restore was begun".to_owned()))?;
-        restore.chunk(chunk, |restored| {
+        restore.chunk(chunk, |read| {
+            let restored = match read {
+                Read::Entry(restored) => restored,
+                Read::Past(globals, payload) => {
+                    let past = restored_past.get_or_insert_with(|| {
+                        let Globals { past, time, .. } = *globals;
+                        Box::new(Undo::new(options.hash_seed, past, time))
+                    });
+                    return past
+                        .restore(payload, keyspace.databases.len())
+                        .map_err(malformed);
+                }
+            };
             restored.check(keyspace.databases.len())?;
             let database = restored.database;
             if keyspace.holds(database, &restored.key) {
@@ -630,6 +727,13 @@ impl StateMachine for Store {
         globals.check(self.options.databases)?;
         self.refuse_writes = globals.refuse_writes;
         self.time = globals.time;
+        let (seed, past) = (self.options.hash_seed, globals.past);
+        let undo = match self.restored_past.take() {
+            // It may be empty.
+            None if past.retain.bytes > 0 => Some(Box::new(Undo::new(seed, past, globals.time))),
+            restored => restored,
+        };
+        self.keyspace.restore_past(undo, past);
         Ok(())
     }
 
@@ -673,8 +777,10 @@ impl StateMachine for Store {
     fn tick(&mut self, at: &At) {
         self.time = self.time.max(at.time.0);
         self.meter.begin_batch();
+        self.keyspace.begin_command(self.time);
         self.keyspace
             .expire(at.time.milliseconds(), EXPIRE_PER_TICK_MAX);
+        self.keyspace.drop_old(self.time);
         self.keyspace.free_some();
     }
 

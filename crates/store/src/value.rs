@@ -54,6 +54,17 @@ impl StringValue {
     pub fn memory(&self) -> usize {
         heap_of(&self.bytes)
     }
+
+    /// How many bytes [`Value::serialize`] appends of it.
+    pub(crate) fn serialized_len(&self) -> usize {
+        1 + self.bytes.len()
+    }
+
+    /// As [`Value::serialize`].
+    pub(crate) fn serialize(&self, out: &mut Vec<u8>) {
+        out.push(if self.raw { TAG_STRING_RAW } else { TAG_STRING });
+        out.extend_from_slice(&self.bytes);
+    }
 }
 
 /// What `bytes` take on the heap, with a guess at the allocator's part.
@@ -128,14 +139,7 @@ impl Value {
     pub fn serialize(&self, out: &mut Vec<u8>) {
         match self {
             Self::Free => unreachable!("free places are never serialised"),
-            Self::String(string) => {
-                out.push(if string.raw {
-                    TAG_STRING_RAW
-                } else {
-                    TAG_STRING
-                });
-                out.extend_from_slice(&string.bytes);
-            }
+            Self::String(string) => string.serialize(out),
             Self::Hash(hash) => {
                 out.push(TAG_HASH);
                 hash.serialize(out);
@@ -194,6 +198,19 @@ impl Value {
             Self::Set(set) => set.free_last(count),
             Self::SortedSet(set) => set.free_last(count),
         }
+    }
+
+    /// The type of a serialized value, and its length: a string's bytes, a collection's elements.
+    #[must_use]
+    pub(crate) fn serialized_kind(bytes: &[u8]) -> (&'static str, u64) {
+        let kind = match bytes.first() {
+            Some(&TAG_HASH) => "hash",
+            Some(&TAG_LIST) => "list",
+            Some(&TAG_SET) => "set",
+            Some(&TAG_SORTED_SET) => "zset",
+            _ => return ("string", bytes.len().saturating_sub(1) as u64),
+        };
+        (kind, Self::elements_announced(bytes))
     }
 
     /// How many elements a serialized value says that it has; 0 of a string, and of what cannot be

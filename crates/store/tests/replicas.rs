@@ -12,8 +12,8 @@
 
 use proptest::prelude::*;
 use quintet_replica::{
-    Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, Position, RestoreError,
-    SessionId, SnapshotProgress, StateMachine,
+    Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, PastAnswer, Position,
+    RestoreError, SessionId, SnapshotProgress, StateMachine,
 };
 use quintet_store::{
     COMMANDS_COUNT, CommandSpec, Kind, Mode, RequestBuilder, Store, StoreOptions, Watched,
@@ -264,8 +264,161 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
+/// How many bytes of the past are kept, if any.
+fn kept() -> impl Strategy<Value = Option<u32>> {
+    prop::option::of(prop_oneof![Just(1 << 20), 100u32..3000])
+}
+
+/// The same steps, but the first has the past kept.
+fn keeping(steps: &[Step], kept: Option<u32>) -> Vec<Step> {
+    let mut steps = steps.to_vec();
+    if let Some(bytes) = kept {
+        let words = ["QUINTET.RETAIN", "BYTES", &bytes.to_string()];
+        let first = Step {
+            later: 1,
+            database: 0,
+            resp3: false,
+            transaction: false,
+            commands: vec![words.map(str::to_owned).to_vec()],
+        };
+        steps.insert(0, first);
+    }
+    steps
+}
+
+/// The reply to a read of the past, given that all times up to this one are closed.
+fn read_past(store: &Store, closed: u64, database: u8, words: &[String]) -> (PastAnswer, String) {
+    let mut request = RequestBuilder::new();
+    let mode = Mode {
+        resp3: false,
+        database,
+    };
+    add(&mut request, mode, words);
+    let mut reply = Vec::new();
+    let answer = store.query_at(&at(0, closed), request.as_bytes(), &mut reply);
+    (answer, String::from_utf8_lossy(&reply).into_owned())
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+const LOOKED_AT: [&str; 6] = [
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "a key that is longer than what is kept in place",
+];
+
+/// Commands that show a key to a client.
+const LOOKS: [&str; 4] = ["DUMP", "PEXPIRETIME", "TYPE", "OBJECT ENCODING"];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn past_is_what_was_seen_then(
+        steps in prop::collection::vec(step(), 1..60),
+        kept in prop_oneof![Just(1u32 << 20), 200u32..6000],
+        restored_at in 0usize..60,
+        pairs in prop::collection::vec((0usize..60, 0usize..60), 4),
+    ) {
+        let steps = keeping(&steps, Some(kept));
+        let mut store = Store::default();
+        let mut now = BASE;
+        // Time, then for each database and key its looks.
+        let mut seen: Vec<(u64, Vec<String>)> = Vec::new();
+        let mut swaps = Vec::new();
+        for (number, step) in steps.iter().enumerate() {
+            now += step.later;
+            execute(&mut store, number as u64 + 1, now, step);
+            if step.commands.iter().any(|command| command[0] == "SWAPDB") {
+                swaps.push(now);
+            }
+            if number == restored_at % steps.len() {
+                let mut bytes = Vec::new();
+                store.begin_snapshot();
+                while store.snapshot_chunk(&mut bytes, 1000) == SnapshotProgress::More {}
+                store = restore(&bytes, 77);
+            }
+            let mut looks = Vec::new();
+            for database in 0..2 {
+                for (key, look) in LOOKED_AT.iter().flat_map(|key| LOOKS.map(|look| (key, look))) {
+                    let mut request = RequestBuilder::new();
+                    let mode = Mode { resp3: false, database };
+                    let mut command: Vec<String> = look.split(' ').map(str::to_owned).collect();
+                    command.push((*key).to_owned());
+                    add(&mut request, mode, &command);
+                    let mut reply = Vec::new();
+                    store.query(&at(0, now), request.as_bytes(), &mut reply);
+                    looks.push(String::from_utf8_lossy(&reply).into_owned());
+                }
+            }
+            seen.retain(|(time, _)| *time < now);
+            seen.push((now, looks));
+        }
+        now += 1;
+        let mut told = 0;
+        for (time, looks) in &seen {
+            let mut looks = looks.iter();
+            for database in 0..2 {
+                for (key, look) in LOOKED_AT.iter().flat_map(|key| LOOKS.map(|look| (key, look))) {
+                    let mut command = words(&["QUINTET.AT", &time.to_string()]);
+                    command.extend(look.split(' ').map(str::to_owned));
+                    command.push((*key).to_owned());
+                    let (answer, reply) = read_past(&store, now, database, &command);
+                    prop_assert_eq!(answer, PastAnswer::Done);
+                    let then = looks.next().unwrap();
+                    if !reply.starts_with("-NOHISTORY") {
+                        prop_assert_eq!(&reply, then, "{} {} at {}", look, key, time);
+                        told += 1;
+                    } else {
+                        prop_assert!(told == 0 || kept < 1 << 20);
+                    }
+                }
+            }
+        }
+        prop_assert!(told > 0, "the newest time is known");
+        for (one, other) in pairs {
+            let (one, other) = (one % seen.len(), other % seen.len());
+            let ((from, before), (to, after)) = (&seen[one.min(other)], &seen[one.max(other)]);
+            if swaps.iter().any(|swap| (from + 1..=*to).contains(swap)) {
+                continue;
+            }
+            for database in 0..2usize {
+                let command = words(&["QUINTET.DIFF", &from.to_string(), &to.to_string()]);
+                let (_, reply) = read_past(&store, now, database as u8, &command);
+                if reply.starts_with("-NOHISTORY") {
+                    prop_assert!(kept < 1 << 20);
+                    continue;
+                }
+                for (place, key) in LOOKED_AT.iter().enumerate() {
+                    let at = (database * LOOKED_AT.len() + place) * LOOKS.len();
+                    let gone = |looks: &[String]| looks[at].starts_with("$-1");
+                    let same = before[at] == after[at] && before[at + 1] == after[at + 1];
+                    let how = match (gone(before), gone(after)) {
+                        (true, true) => None,
+                        (true, false) => Some("created"),
+                        (false, true) => Some("deleted"),
+                        (false, false) if same => None,
+                        (false, false) => Some("changed"),
+                    };
+                    let line = |how: &str| {
+                        let (lengths, end) = ((key.len(), how.len()), "\r\n");
+                        format!("${}{end}{key}{end}${}{end}{how}{end}", lengths.0, lengths.1)
+                    };
+                    for other in ["created", "changed", "deleted"] {
+                        prop_assert_eq!(
+                            reply.contains(&line(other)), how == Some(other),
+                            "{} {:?} from {} to {} in {}: {}", key, how, from, to, database, reply
+                        );
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn replica_made_from_a_snapshot_continues_like_the_others(
@@ -276,7 +429,9 @@ proptest! {
         every in 1usize..4,
         hash_begin in 0usize..60,
         hash_budget in 1usize..3000,
+        kept in kept(),
     ) {
+        let steps = keeping(&steps, kept);
         let begin = begin % steps.len();
         let hash_begin = hash_begin % steps.len();
         let (mut hash_then, mut hashed) = (0, None);
@@ -305,7 +460,8 @@ proptest! {
             if number >= hash_begin && hashed.is_none() {
                 hashed = busy.digest_step(hash_budget);
             }
-            prop_assert_eq!(busy.memory(), plain.memory());
+            // A snapshot in progress still needs what the others have dropped of the past.
+            prop_assert!(kept.is_some() || busy.memory() == plain.memory());
         }
         while hashed.is_none() {
             hashed = busy.digest_step(hash_budget);

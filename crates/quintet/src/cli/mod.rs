@@ -9,6 +9,7 @@ mod change;
 mod completions;
 mod config;
 mod demo;
+mod diff;
 mod join;
 mod journal;
 mod member;
@@ -18,6 +19,7 @@ mod progress;
 mod protocol;
 mod protocols;
 mod proxy;
+mod resp;
 mod serve;
 mod settings;
 mod snapshot;
@@ -78,6 +80,7 @@ enum Command {
     Protocols(protocols::Protocols),
     Protocol(protocol::Protocol),
     Snapshot(snapshot::Snapshot),
+    Diff(diff::Diff),
     Journal(journal::Journal),
     Config(config::Config),
     Completions(completions::Completions),
@@ -98,6 +101,7 @@ impl Command {
             Self::Snapshot(command) => command.password().map(str::to_owned),
             Self::Protocol(command) => command.password().map(str::to_owned),
             Self::Member(command) => command.password().map(str::to_owned),
+            Self::Diff(command) => command.password().map(str::to_owned),
             // What these start has it from the environment, too.
             _ => std::env::var("QUINTET_PASSWORD").ok(),
         };
@@ -115,6 +119,7 @@ impl Command {
             Self::Protocols(command) => command.run(),
             Self::Protocol(command) => command.run(),
             Self::Snapshot(command) => command.run(),
+            Self::Diff(command) => command.run(),
             Self::Journal(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Completions(command) => command.run(),

@@ -34,6 +34,10 @@ pub(super) enum Entry {
     Command(usize),
     /// A connection's reads, or its question for versions.
     Read(usize),
+    /// A connection's read of the past.
+    Past(usize),
+    /// The tick that closes the time of one.
+    Tick(usize),
     Close(SessionId),
     Register,
     Renew,

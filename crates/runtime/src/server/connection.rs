@@ -9,6 +9,7 @@
 
 use super::{
     output::Output,
+    past::PastRead,
     resp::Parser,
     shares::{COMMANDS_FIRST, Seen},
 };
@@ -94,6 +95,8 @@ pub(super) struct Connection {
     pub client: Client,
     pub transaction: Option<Transaction>,
     pub watched: Vec<WatchedKey>,
+    /// Its read of the past under way.
+    pub past: Option<Box<PastRead>>,
     /// The keys of a WATCH under way.
     pub watching: Vec<WatchedKey>,
     /// Open in the log, or to be opened by the batch under way.
@@ -156,6 +159,7 @@ impl Connection {
             transaction: None,
             watched: Vec::new(),
             watching: Vec::new(),
+            past: None,
             session: None,
             sequence: 0,
             phase: Phase::Free,
@@ -199,8 +203,10 @@ impl Connection {
         } = &self.client;
         let watched = self.watched.iter().chain(&self.watching);
         let queued = self.transaction.as_ref().map_or(0, |it| it.queued.len());
+        let past = self.past.as_ref().map_or(0, |past| past.bytes());
         self.input.len()
             + self.parked
+            + past
             + queued
             + watched
                 .map(|it| size_of::<WatchedKey>() + it.key.len())

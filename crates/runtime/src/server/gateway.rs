@@ -128,6 +128,10 @@ pub struct Gateway {
     pub(super) owner: Owner,
     pub(super) parked: VecDeque<Parked>,
     pub(super) closes: VecDeque<SessionId>,
+    /// Connections whose read of the past waits for its time.
+    pub(super) past_waits: Vec<usize>,
+    /// Those whose read has just ended without a result.
+    pub(super) past_ended: Vec<usize>,
     closes_since: Time,
     pub(super) memory_limit: MemoryLimit,
     pub(super) scan_at: Time,
@@ -180,6 +184,8 @@ impl Gateway {
             owner: Owner::new(seed),
             parked: VecDeque::new(),
             closes: VecDeque::new(),
+            past_waits: Vec::new(),
+            past_ended: Vec::new(),
             closes_since: Time(0),
             memory_limit: MemoryLimit::default(),
             scan_at: Time::NEVER,
@@ -359,6 +365,9 @@ impl Gateway {
             self.replace_owner();
         }
         self.push_parked(now, submissions);
+        if !self.past_waits.is_empty() {
+            self.wake_past(now);
+        }
         // Each connection once: one that is ready again has had its turn.
         for _ in 0..self.ready.len() {
             if self.is_full() {
@@ -386,7 +395,7 @@ impl Gateway {
         }
     }
 
-    const fn pending_mut(&mut self, level: Level) -> &mut Pending {
+    pub(super) const fn pending_mut(&mut self, level: Level) -> &mut Pending {
         match level {
             Level::Ordered => &mut self.ordered,
             Level::Linearizable => &mut self.linearizable,
@@ -492,6 +501,7 @@ impl Gateway {
                 connection.phase = Phase::Change;
                 self.ask_operator(index);
             }
+            Drained::Past => self.begin_past(index, connection),
             Drained::Reads | Drained::Watch => {
                 connection.phase = if drained == Drained::Reads {
                     Phase::Request
@@ -943,6 +953,7 @@ impl Gateway {
         let registered = self.owner.standing == Standing::Registered;
         let idle = self.ordered.in_flight == 0 && self.ordered.entries.is_empty();
         let mut next = self.scan_at.min(self.operators.next_deadline());
+        next = next.min(self.past_wakes());
         if !self.is_full() {
             if !self.ready.is_empty() {
                 next = Time(0);
@@ -1029,6 +1040,7 @@ impl Gateway {
         self.in_flight.is_empty()
             && (LEVELS.iter()).all(|level| self.pending(*level).entries.is_empty())
             && self.parked.is_empty()
+            && self.past_waits.is_empty()
             && self
                 .connections
                 .iter()

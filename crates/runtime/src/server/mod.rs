@@ -27,6 +27,7 @@ mod metrics;
 mod operator;
 mod outcomes;
 mod output;
+mod past;
 mod pipeline;
 mod resp;
 mod sessions;

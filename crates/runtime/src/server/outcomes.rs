@@ -106,6 +106,13 @@ impl Gateway {
                         self.on_result(in_flight, place, connection, status, reply, opened);
                     }
                 }
+                Entry::Past(index) | Entry::Tick(index) => {
+                    if let Some(connection) = self.connections[index].take() {
+                        let ticked = matches!(entry, Entry::Tick(_));
+                        let result = (status, results, reply);
+                        self.on_past_result(index, connection, result, ticked);
+                    }
+                }
                 Entry::Close(_) => {}
                 Entry::Register => self.on_registered(in_flight, status, reply),
                 Entry::Renew if status == RequestStatus::Done => self.confirm(in_flight.submitted),
@@ -184,7 +191,10 @@ impl Gateway {
             RequestStatus::OutOfOrder | RequestStatus::OpenRefused | RequestStatus::Sealed => {
                 UNCERTAIN
             }
-            RequestStatus::Malformed | RequestStatus::Refused => MALFORMED,
+            RequestStatus::Malformed
+            | RequestStatus::Refused
+            | RequestStatus::NotYet
+            | RequestStatus::NotKept => MALFORMED,
         };
         self.abandon_session(&mut connection);
         let uncertain = [UNCERTAIN, APPLIED].contains(&text);
@@ -372,6 +382,11 @@ impl Gateway {
                         Failure::Busy => self.counters.errors_busy += errors,
                     }
                     self.resume(index, connection);
+                }
+                Entry::Past(index) | Entry::Tick(index) => {
+                    if let Some(connection) = self.connections[index].take() {
+                        self.on_past_failed(index, connection, failure == Failure::Busy);
+                    }
                 }
                 Entry::Close(session) => {
                     if session.owner == self.owner.id {

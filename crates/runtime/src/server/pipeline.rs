@@ -48,13 +48,15 @@ pub(super) enum Drained {
     Watch,
     /// A question about the epoch, or a change of it.
     Change,
+    /// A read of the past.
+    Past,
     /// A request that is to be ordered.
     Writes,
 }
 
 /// What to do after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
+pub(super) enum Flow {
     /// Go on with the next.
     Next,
     /// It was the last of the request.
@@ -63,6 +65,8 @@ enum Flow {
     Watch,
     /// The request concerns the epoch.
     Change,
+    /// It is a read of the past.
+    Past,
     /// The command must wait until the request before it has ended.
     Cut,
 }
@@ -74,7 +78,7 @@ impl Gateway {
         self.builder.clear();
         self.replied = 0;
         let mut offset = 0;
-        let (mut watch, mut change) = (false, false);
+        let (mut watch, mut change, mut past) = (false, false, false);
         let mut more = false;
         loop {
             if self.builder.commands() >= connection.commands_max.min(self.config.request_commands_max)
@@ -117,6 +121,11 @@ impl Gateway {
                         change = true;
                         break;
                     }
+                    Flow::Past => {
+                        offset += length;
+                        past = true;
+                        break;
+                    }
                     Flow::Cut => {
                         // Alone it goes on as soon as it is its turn.
                         more = self.builder.is_empty();
@@ -143,6 +152,7 @@ impl Gateway {
         match () {
             () if watch => Drained::Watch,
             () if change => Drained::Change,
+            () if past => Drained::Past,
             () if !self.builder.is_query() => Drained::Writes,
             () if !self.builder.is_empty() => Drained::Reads,
             () if more => Drained::More,
@@ -161,7 +171,7 @@ impl Gateway {
     }
 
     /// Answers with an error made here.
-    fn refuse(&mut self, connection: &mut Connection, text: &str) -> Flow {
+    pub(super) fn refuse(&mut self, connection: &mut Connection, text: &str) -> Flow {
         self.counters.errors += 1;
         if let Some(transaction) = &mut connection.transaction {
             transaction.refused = true;
@@ -243,6 +253,11 @@ impl Gateway {
             self.counters.commands += 1;
             self.counters.errors_disk_full += 1;
             return self.refuse(connection, DISK_FULL);
+        }
+        if spec.op == Op::QuintetRetain
+            && let Some(text) = self.refuses_retain(connection, offset)
+        {
+            return self.refuse(connection, &text);
         }
         if connection.transaction.is_none() && matches!(spec.kind, Kind::Read | Kind::Write) {
             connection.client.last_command = spec.name;
@@ -342,6 +357,9 @@ impl Gateway {
         if spec.op == Op::Unwatch {
             connection.watched.clear();
             return self.answer_simple(connection, "OK");
+        }
+        if spec.kind == Kind::Past {
+            return self.on_past_command(connection, offset, spec);
         }
         if !may_travel(spec.op) && !self.builder.is_empty() {
             return Flow::Cut;

@@ -16,6 +16,7 @@ mod hashes;
 mod keys;
 mod lcs;
 mod lists;
+pub(crate) mod past;
 mod scan;
 mod server;
 mod sets;

@@ -3,7 +3,7 @@
 
 use crate::command::Op;
 use crate::commands::arguments::is;
-use crate::commands::{keys, transfer, unsupported};
+use crate::commands::{keys, past, transfer, unsupported};
 use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
 use crate::numbers::parse_integer;
@@ -70,6 +70,7 @@ pub(crate) fn write(op: Op, context: &mut WriteContext<'_>, args: Args<'_>) -> C
             Ok(())
         }
         Op::Swapdb => keys::swap_databases(context, args),
+        Op::QuintetRetain => past::retain(context, args),
         _ => Err(unsupported()),
     }
 }

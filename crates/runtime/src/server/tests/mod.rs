@@ -7,4 +7,5 @@ mod failures;
 mod holding;
 mod limits;
 mod operator;
+mod past;
 mod rig;

@@ -1,0 +1,258 @@
+//! Reads of the past: the steps until their time is closed.
+//!
+//! ```text
+//!   QUINTET.AT t GET k ──► Asking ──► Read ──► closed: the reply
+//!                             ▲        └────► not yet ─┐
+//!                             └── Tick, Wait ◄─────────┘    until the client's deadline
+//! ```
+//!
+//! A connection has one at a time, alone in its request: see [`quintet_replica::past`].
+
+use super::{
+    batches::Entry,
+    connection::{Connection, Phase},
+    gateway::Gateway,
+    pipeline::Flow,
+};
+use bytes::Bytes;
+use quintet_replica::{
+    CommandId, Level, RequestKind, RequestStatus, Time,
+    past::{self, Asking, Step},
+};
+use quintet_store::{ArgsBuffer, CommandSpec, RequestBuilder, asking, retained_bytes};
+use std::time::Duration;
+
+/// When the queue is full, or a reply had no room, the same is tried again after this.
+const AGAIN: Duration = Duration::from_millis(5);
+const MISSING: &str = "NOTYET that version has not been made yet";
+const NOT_KEPT: &str = "NOHISTORY the past is not kept here";
+const NO_ROOM: &str = "ERR the reply is too long";
+
+/// A read of the past under way.
+#[derive(Debug)]
+pub(super) struct PastRead {
+    asking: Asking,
+    command: Vec<u8>,
+    deadline: Time,
+    /// When the next step is due, if it waits.
+    wakes: Option<Time>,
+}
+
+impl PastRead {
+    /// The bytes that it keeps.
+    pub fn bytes(&self) -> usize {
+        self.command.len()
+    }
+}
+
+impl Gateway {
+    /// The parser has found a read of the past; it is the only command of its request.
+    #[cold]
+    pub(super) fn on_past_command(
+        &mut self,
+        connection: &mut Connection,
+        offset: usize,
+        spec: &'static CommandSpec,
+    ) -> Flow {
+        if !self.builder.is_empty() {
+            return Flow::Cut;
+        }
+        let input = &connection.input[offset..];
+        let parser = &connection.parser;
+        let args: ArgsBuffer<'_> = (1..parser.len())
+            .map(|index| parser.argument(input, index))
+            .collect();
+        let asking = match asking(spec.op, &args) {
+            Ok(asking) => asking,
+            Err(error) => {
+                let text = error.to_string();
+                drop(args);
+                return self.refuse(connection, &text);
+            }
+        };
+        let mut builder = RequestBuilder::new();
+        builder.command(spec, connection.client.mode, &args);
+        self.counters.commands_read += 1;
+        connection.past = Some(Box::new(PastRead {
+            asking,
+            command: builder.into_bytes(),
+            deadline: self.now + self.config.client_deadline,
+            wakes: None,
+        }));
+        Flow::Past
+    }
+
+    /// Why this RETAIN is refused before it is ordered, if it is.
+    #[cold]
+    pub(super) fn refuses_retain(&self, connection: &Connection, offset: usize) -> Option<String> {
+        let input = &connection.input[offset..];
+        let parser = &connection.parser;
+        let args: ArgsBuffer<'_> = (1..parser.len())
+            .map(|index| parser.argument(input, index))
+            .collect();
+        let (bytes, bytes_max) = (retained_bytes(&args)?, self.config.memory_max);
+        (bytes_max > 0 && bytes > bytes_max)
+            .then(|| format!("ERR BYTES exceeds limits.memory_bytes_max ({bytes} > {bytes_max})"))
+    }
+
+    /// A connection's read of the past begins.
+    pub(super) fn begin_past(&mut self, index: usize, connection: &mut Connection) {
+        connection.phase = Phase::Request;
+        if let Some(past) = &connection.past {
+            let step = past.asking.begin();
+            self.take_past_step(index, connection, step);
+        }
+    }
+
+    /// This server's clock, or the log's where the two were found to differ by far.
+    const fn log_clock(&self) -> u64 {
+        self.clock.saturating_add_signed(self.clock_offset)
+    }
+
+    fn take_past_step(&mut self, index: usize, connection: &mut Connection, step: Step) {
+        let (now, id) = (self.now, CommandId::default());
+        let Some(past) = &mut connection.past else {
+            return;
+        };
+        past.wakes = None;
+        match step {
+            Step::Read(level) => {
+                let payload = past::payload(past.asking.time(), &past.command);
+                let entry = Entry::Past(index);
+                self.pending_mut(level)
+                    .push(entry, id, RequestKind::Past, &payload, now);
+            }
+            Step::Tick => {
+                let (entry, kind) = (Entry::Tick(index), RequestKind::Tick);
+                self.ordered.push(entry, id, kind, past::CLOSING_TICK, now);
+            }
+            Step::Wait(nanoseconds) => {
+                let at = now + Duration::from_nanos(nanoseconds);
+                if at > past.deadline {
+                    let ahead = nanoseconds / 1_000_000;
+                    let text = format!("NOTYET that time is {ahead} ms ahead of the log's clock");
+                    return self.fail_past(index, connection, &text);
+                }
+                past.wakes = Some(at);
+                self.past_waits.push(index);
+            }
+            Step::Missing => self.fail_past(index, connection, MISSING),
+        }
+    }
+
+    /// The connection's read of the past ends with an error; the caller puts it back.
+    fn fail_past(&mut self, index: usize, connection: &mut Connection, text: &str) {
+        connection.past = None;
+        self.counters.errors += 1;
+        connection.answer(format!("-{text}\r\n").as_bytes());
+        self.past_ended.push(index);
+    }
+
+    /// The result of a read of the past, or of its tick.
+    pub(super) fn on_past_result(
+        &mut self,
+        index: usize,
+        mut connection: Box<Connection>,
+        (status, results, reply): (RequestStatus, &Bytes, &[u8]),
+        ticked: bool,
+    ) {
+        let clock = self.log_clock();
+        let Some(past) = connection.past.as_mut().filter(|_| !connection.gone) else {
+            return self.resume(index, connection);
+        };
+        let step = match status {
+            RequestStatus::Done if ticked => Some(past.asking.on_tick()),
+            _ if ticked => Some(Step::Wait(AGAIN.as_nanos() as u64)),
+            // There was no room for it in the batch.
+            RequestStatus::NotExecuted => Some(Step::Read(Level::Linearizable)),
+            status => past.asking.on_read(status, clock),
+        };
+        match (step, status) {
+            (Some(step), _) => self.take_past_step(index, &mut connection, step),
+            (None, RequestStatus::Done) => {
+                connection.past = None;
+                self.counters.output_bytes += reply.len() as u64;
+                connection.note_reply(reply.len(), self.config.output_bytes_soft);
+                connection.answer_from(results, reply);
+                return self.resume(index, connection);
+            }
+            (None, RequestStatus::NotKept) => self.fail_past(index, &mut connection, NOT_KEPT),
+            (None, RequestStatus::Forgotten) => self.fail_past(index, &mut connection, NO_ROOM),
+            (None, _) => {
+                let text = self.no_quorum();
+                self.fail_past(index, &mut connection, &text);
+            }
+        }
+        self.put_back(index, connection);
+    }
+
+    /// The batch of a read of the past, or of its tick, has no results.
+    pub(super) fn on_past_failed(
+        &mut self,
+        index: usize,
+        mut connection: Box<Connection>,
+        busy: bool,
+    ) {
+        if connection.gone {
+            connection.past = None;
+            return self.resume(index, connection);
+        }
+        if busy && !self.refuses {
+            let step = Step::Wait(AGAIN.as_nanos() as u64);
+            self.take_past_step(index, &mut connection, step);
+        } else {
+            let text = self.no_quorum();
+            self.counters.errors_no_quorum += 1;
+            self.fail_past(index, &mut connection, &text);
+        }
+        self.put_back(index, connection);
+    }
+
+    /// Reads that have waited long enough continue.
+    pub(super) fn wake_past(&mut self, now: Time) {
+        for index in std::mem::take(&mut self.past_waits) {
+            let Some(mut connection) = self.connections[index].take() else {
+                continue;
+            };
+            let clock = self.log_clock();
+            let step = match &mut connection.past {
+                Some(past) if past.wakes.is_some_and(|at| at <= now) => {
+                    Some(past.asking.on_waited(clock))
+                }
+                _ => None,
+            };
+            if connection.gone {
+                connection.past = None;
+                self.resume(index, connection);
+                continue;
+            }
+            match step {
+                Some(step) => self.take_past_step(index, &mut connection, step),
+                None => self.past_waits.push(index),
+            }
+            self.put_back(index, connection);
+        }
+    }
+
+    /// When the next of them continues.
+    pub(super) fn past_wakes(&self) -> Time {
+        let waiting = self.past_waits.iter();
+        let wakes = waiting.filter_map(|index| {
+            let connection = self.connections[*index].as_deref()?;
+            match connection.gone {
+                true => Some(Time(0)),
+                false => connection.past.as_ref()?.wakes,
+            }
+        });
+        wakes.min().unwrap_or(Time::NEVER)
+    }
+
+    /// Puts a connection back; one whose read has ended continues.
+    fn put_back(&mut self, index: usize, connection: Box<Connection>) {
+        if let Some(place) = self.past_ended.iter().position(|ended| *ended == index) {
+            self.past_ended.swap_remove(place);
+            return self.resume(index, connection);
+        }
+        self.connections[index] = Some(connection);
+    }
+}

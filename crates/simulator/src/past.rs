@@ -1,0 +1,274 @@
+//! Reads of the past by clients of a world, and what they must have been answered.
+//!
+//! ```text
+//!   turn of a client ──► QUINTET.AT t GET k ──► Asking: read, tick, wait ──► reply
+//!   at the end: the agreed order ──► a machine that keeps no past, stopped at t ──► GET k ◄──► reply
+//! ```
+//!
+//! They are no part of the history. The answer for a time must be permanently the same, at each
+//! replica and behind any crash.
+
+use crate::{
+    checkers::Violation,
+    clock::MILLISECOND,
+    drawing::Mix,
+    event::Event,
+    random::Random,
+    service::{Service, key_name},
+    workload::{Home, Request},
+    world::{Shape, World},
+};
+use quintet_replica::{
+    At, CommandId, CommandTime, Level, Position, RequestKind, RequestStatus, SessionId,
+    StateMachine,
+    past::{self, Asking, Step},
+};
+use quintet_store::{Mode, RequestBuilder, Store, StoreOptions, lookup};
+
+/// Of 1,000 turns of clients, that many ask about the past.
+const ASKED: u64 = 250;
+/// No more reads are asked for in a world.
+const ASKS_MAX: usize = 120;
+/// How far back they go, in nanoseconds.
+const BACK: u64 = 3_000 * MILLISECOND;
+/// A read that would have to wait longer is given up.
+const WAIT_MAX: u64 = 500 * MILLISECOND;
+/// The clock of the worlds' beginning.
+const EPOCH: u64 = 1_700_000_000_000_000_000;
+/// The bytes that are kept where much is kept.
+const MUCH: u64 = 1 << 30;
+
+/// The reads of a key.
+const LOOKS: [&str; 3] = ["DUMP", "TYPE", "PEXPIRETIME"];
+
+/// How much of the past the stores of a world keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeps {
+    Nothing,
+    Little,
+    All,
+}
+
+impl Mix {
+    /// How much a world keeps follows from the mix of its clients.
+    const fn keeps(&self) -> Keeps {
+        match (
+            self.service,
+            (self.transactions + self.stale + self.watches) / 50 % 4,
+        ) {
+            (Service::Registers, _) | (_, 1) => Keeps::Nothing,
+            (_, 3) => Keeps::Little,
+            _ => Keeps::All,
+        }
+    }
+
+    /// The machine of a replica, with these limits of a store.
+    pub fn machine_with(&self, shape: &Shape, options: StoreOptions) -> Box<dyn StateMachine> {
+        let (seconds, bytes) = match self.keeps() {
+            Keeps::Nothing => return self.service.machine_with(shape, options),
+            Keeps::Little => (1, 20_000),
+            Keeps::All => (0, MUCH),
+        };
+        let mut store = Store::new(options);
+        let (seconds, bytes) = (u64::to_string(&seconds), u64::to_string(&bytes));
+        let words = ["QUINTET.RETAIN", "SECONDS", &seconds, "BYTES", &bytes];
+        let retain = command(&words);
+        store.apply(&At::default(), &retain, &mut Vec::new());
+        Box::new(store)
+    }
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut builder = RequestBuilder::new();
+    if let Some((name, words)) = words.split_first()
+        && let Some(spec) = lookup(name.as_bytes())
+    {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        builder.command(spec, Mode::default(), &words);
+    }
+    builder.into_bytes()
+}
+
+/// A read of the past.
+#[derive(Debug)]
+struct Ask {
+    asking: Asking,
+    key: String,
+    look: &'static str,
+    reply: Option<Vec<u8>>,
+}
+
+/// See the module.
+pub(crate) struct PastReads {
+    random: Random,
+    asks: Vec<Ask>,
+}
+
+impl PastReads {
+    pub const fn new(random: Random) -> Self {
+        Self {
+            random,
+            asks: Vec::new(),
+        }
+    }
+
+    /// The payload of a request of one of the reads.
+    pub fn payload(&self, request: &Request) -> Vec<u8> {
+        if request.kind == RequestKind::Tick {
+            return past::CLOSING_TICK.to_vec();
+        }
+        let ask = &self.asks[request.id.sequence as usize];
+        let time = ask.asking.time();
+        let micros = format!("us:{}", time.0 / 1000);
+        let read = command(&["QUINTET.AT", &micros, ask.look, &ask.key]);
+        past::payload(time, &read)
+    }
+}
+
+impl World {
+    /// The client may ask about the past.
+    pub fn ask_about_past(&mut self, index: usize) {
+        let reads = &mut self.past;
+        if self.mix.keeps() == Keeps::Nothing
+            || reads.asks.len() >= ASKS_MAX
+            || !reads.random.chance(ASKED)
+        {
+            return;
+        }
+        // Mostly times that are not closed, or not everywhere.
+        let near = reads.random.chance(600);
+        let back = reads
+            .random
+            .below(if near { 20 * MILLISECOND } else { BACK });
+        let ahead = reads.random.below(5 * MILLISECOND);
+        let micros = (EPOCH + self.now + ahead).saturating_sub(back) / 1000;
+        let key = reads.random.below(u64::from(self.shape.keys)) as u32;
+        reads.asks.push(Ask {
+            asking: Asking::new(CommandTime(micros * 1000)),
+            key: key_name(key),
+            look: LOOKS[reads.random.index(LOOKS.len())],
+            reply: None,
+        });
+        let ask = reads.asks.len() - 1;
+        let step = reads.asks[ask].asking.begin();
+        self.take_past_step(index, ask, step);
+    }
+
+    fn take_past_step(&mut self, index: usize, ask: usize, step: Step) {
+        let session = SessionId::default();
+        let sequence = ask as u64;
+        let mut request = Request {
+            client: index as u16,
+            number: None,
+            id: CommandId { session, sequence },
+            open: 0,
+            started: 0,
+            kind: RequestKind::Past,
+        };
+        let level = match step {
+            Step::Read(level) => level,
+            Step::Tick => {
+                request.kind = RequestKind::Tick;
+                Level::Ordered
+            }
+            Step::Wait(time) if time <= WAIT_MAX => {
+                let (client, ask) = (index as u16, ask as u32);
+                return self
+                    .queue
+                    .push(self.now + time, Event::Past { client, ask });
+            }
+            Step::Wait(_) | Step::Missing => return,
+        };
+        match self.clients[index].home {
+            Home::Server { node, .. } => self.give_requests(node, level, vec![request]),
+            Home::Remote(_) => self.submit_remote(index, level, vec![request]),
+            Home::Nowhere => {}
+        }
+    }
+
+    /// A read of the past has waited.
+    pub fn continue_past(&mut self, index: usize, ask: usize) {
+        let step = self.past.asks[ask].asking.on_waited(EPOCH + self.now);
+        self.take_past_step(index, ask, step);
+    }
+
+    /// A request of a read of the past was answered.
+    pub fn on_past_result(&mut self, request: &Request, status: RequestStatus, reply: &[u8]) {
+        let index = usize::from(request.client);
+        let place = request.id.sequence as usize;
+        let ask = &mut self.past.asks[place];
+        if ask.reply.is_some() {
+            return;
+        }
+        let step = match (request.kind, status) {
+            (RequestKind::Tick, RequestStatus::Done) => ask.asking.on_tick(),
+            (RequestKind::Past, RequestStatus::Done) => {
+                let branch = match ask.asking.ticked() {
+                    true => "past: closed by a tick",
+                    false => "past: closed",
+                };
+                *self.branches.entry(branch).or_default() += 1;
+                ask.reply = Some(reply.to_vec());
+                return;
+            }
+            (RequestKind::Past, status) => match ask.asking.on_read(status, EPOCH + self.now) {
+                Some(step) => step,
+                None => return,
+            },
+            _ => return,
+        };
+        self.take_past_step(index, place, step);
+    }
+
+    /// Answers to reads of the past are those of the agreed order.
+    pub fn check_past(&self) -> Result<(), Violation> {
+        let mut asks: Vec<&Ask> = self.past.asks.iter().collect();
+        asks.retain(|ask| ask.reply.is_some());
+        asks.sort_by_key(|ask| ask.asking.time());
+        let mut asks = asks.into_iter().peekable();
+        let mut machine = self.mix.service.machine(&self.shape);
+        let little = self.mix.keeps() == Keeps::Little;
+        let mut look = Vec::new();
+        // A hole in the order: what was at later times cannot be known.
+        for position in 1.. {
+            let Some((time, commands)) = self.agreement.at(position) else {
+                return Ok(());
+            };
+            while let Some(ask) = asks.next_if(|ask| ask.asking.time() < time) {
+                let at = At {
+                    position: Position(position),
+                    time: ask.asking.time(),
+                    id: CommandId::default(),
+                };
+                machine.tick(&at);
+                look.clear();
+                machine.query(&at, &command(&[ask.look, &ask.key]), &mut look);
+                let told = ask.reply.as_deref().unwrap_or_default();
+                if told != look && !(little && told.starts_with(b"-NOHISTORY")) {
+                    return Err(Violation::new(
+                        "undo",
+                        format!(
+                            "{} {} at {} was answered {}, it was {}",
+                            ask.look,
+                            ask.key,
+                            ask.asking.time().0,
+                            told.escape_ascii(),
+                            look.escape_ascii()
+                        ),
+                    ));
+                }
+            }
+            let mut at = At {
+                position: Position(position),
+                time,
+                id: CommandId::default(),
+            };
+            machine.tick(&at);
+            for command in commands {
+                at.id = command.id;
+                machine.apply(&at, &self.payload(command.number), &mut Vec::new());
+            }
+        }
+        Ok(())
+    }
+}

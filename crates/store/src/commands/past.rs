@@ -1,0 +1,448 @@
+//! Reads of the past: QUINTET.AT, QUINTET.HISTORY, QUINTET.DIFF; and QUINTET.RETAIN.
+//!
+//! ```text
+//!   AT when GET k ──► place in the undo log ──► what k held there, a view of the named keys ──► GET
+//!   DIFF t1 t2    ──► places ──► each key with a record between them: before, after ──► differs?
+//! ```
+//!
+//! A key that has expired counts as deleted for DIFF and HISTORY when it is removed, a moment later;
+//! AT sees it expire in time.
+
+use crate::command::{CommandSpec, Footprint, Kind, Op, lookup};
+use crate::commands::arguments::{count_above_zero, cursor_of, is};
+use crate::context::{PastView, ReadContext, WriteContext};
+use crate::error::{CommandError, CommandResult};
+use crate::keyspace::{Entry, Keyspace};
+use crate::request::Args;
+use crate::types::pattern::Glob;
+use crate::undo::{Change, Place, Retain, Then, Undo, kind_name};
+use crate::value::Value;
+use crate::when::{When, microseconds};
+use quintet_replica::{
+    CommandTime,
+    past::{Asking, NEWEST},
+};
+
+/// The most bytes of the past where RETAIN names a number of seconds only.
+const BYTES_DEFAULT: u64 = 256 << 20;
+/// Changes that HISTORY tells, and DIFF, where no LIMIT is given.
+const LIMIT_DEFAULT: usize = 1000;
+/// The most that either tells at once.
+const LIMIT_MAX: usize = 10_000;
+/// The records that DIFF examines in one call.
+const DIFF_RECORDS_MAX: usize = 10_000;
+
+const NOT_KEPT: &str = "NOHISTORY the past is not kept: QUINTET.RETAIN SECONDS s BYTES b";
+const LIMIT: &str = "ERR LIMIT must be between 1 and 10000";
+
+/// Why there is no answer.
+pub(crate) enum NoAnswer {
+    /// The reply is this error.
+    Error(CommandError),
+    /// The time has not come yet, as far as this replica knows.
+    NotYet,
+}
+
+impl From<CommandError> for NoAnswer {
+    fn from(error: CommandError) -> Self {
+        Self::Error(error)
+    }
+}
+
+type Answer<T> = Result<T, NoAnswer>;
+
+fn no_history(undo: &Undo) -> NoAnswer {
+    let since = microseconds(undo.marks().horizon);
+    let text = format!("NOHISTORY the past is kept since us:{since}");
+    NoAnswer::Error(CommandError::Owned(text))
+}
+
+/// The place and the time of `when`, given the newest time that is closed.
+fn place(undo: &Undo, when: When, closed: u64) -> Answer<(Place, u64)> {
+    let found = match when {
+        When::Time(time) if time > closed => return Err(NoAnswer::NotYet),
+        When::Time(time) => undo.at_time(time).map(|place| (place, time)),
+        When::Now => undo.at_time(closed).map(|place| (place, closed)),
+        When::Version(version) if version > undo.marks().version => return Err(NoAnswer::NotYet),
+        When::Version(version) => undo.at_version(version),
+    };
+    match found {
+        Some((_, time)) if time > closed => Err(NoAnswer::NotYet),
+        Some(found) => Ok(found),
+        None => Err(no_history(undo)),
+    }
+}
+
+/// How a read of the past is asked for.
+///
+/// # Errors
+/// When it is malformed; nothing need be asked then.
+pub fn asking(op: Op, args: Args<'_>) -> Result<Asking, CommandError> {
+    let of = |whens: &[&[u8]]| {
+        let mut asking = Asking::known();
+        let mut latest = 0;
+        for when in whens {
+            match When::parse(when)? {
+                When::Now => return Ok(Asking::new(NEWEST)),
+                When::Time(time) => {
+                    latest = latest.max(time);
+                    asking = Asking::new(CommandTime(latest));
+                }
+                // A client that names a version was told it.
+                When::Version(_) => {}
+            }
+        }
+        Ok(asking)
+    };
+    match (op, args) {
+        (Op::QuintetAt, [when, name, args @ ..]) => {
+            inner(name, args)?;
+            of(&[when])
+        }
+        (Op::QuintetDiff, [from, to, options @ ..]) => {
+            DiffOptions::read(options)?;
+            of(&[from, to])
+        }
+        (Op::QuintetHistory, [_, options @ ..]) => {
+            history_limit(options)?;
+            Ok(Asking::new(NEWEST))
+        }
+        _ => Err(CommandError::Syntax),
+    }
+}
+
+/// The most bytes that a RETAIN asks for, if it is one and names any.
+#[must_use]
+pub fn retained_bytes(args: Args<'_>) -> Option<u64> {
+    let mut pairs = args.chunks_exact(2);
+    let bytes = pairs.find(|pair| is(pair[0], "bytes"))?[1];
+    amount(bytes).ok()
+}
+
+/// The command within AT.
+fn inner(name: &[u8], args: Args<'_>) -> Result<&'static CommandSpec, CommandError> {
+    let named = || String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
+    let spec = lookup(name)
+        .ok_or_else(|| CommandError::Owned(format!("ERR unknown command '{}'", named())))?;
+    if !spec.arity_fits(args.len()) {
+        return Err(CommandError::Owned(spec.arity_error()));
+    }
+    let names_keys = matches!(
+        spec.footprint,
+        Footprint::Positions | Footprint::Counted(_) | Footprint::Second
+    );
+    let reads = spec.kind == Kind::Read && (names_keys || spec.op == Op::Time);
+    if !reads {
+        let text = format!(
+            "ERR '{}' cannot be asked of the past: QUINTET.AT takes commands that read named keys",
+            spec.name.to_ascii_uppercase()
+        );
+        return Err(CommandError::Owned(text));
+    }
+    Ok(spec)
+}
+
+/// The past, where it is kept.
+///
+/// # Errors
+/// When it is not.
+pub(crate) fn kept(keyspace: &Keyspace) -> Answer<&Undo> {
+    Ok(keyspace.undo().ok_or(CommandError::Text(NOT_KEPT))?)
+}
+
+/// Answers HISTORY and DIFF. `closed` is the newest time that is closed.
+pub(crate) fn read(
+    op: Op,
+    context: &mut ReadContext<'_>,
+    closed: u64,
+    args: Args<'_>,
+) -> Answer<()> {
+    let undo = kept(context.keyspace)?;
+    match (op, args) {
+        (Op::QuintetHistory, [key, options @ ..]) => {
+            history(undo, context, closed, key, history_limit(options)?)
+        }
+        (Op::QuintetDiff, [from, to, options @ ..]) => {
+            let (from, _) = place(undo, When::parse(from)?, closed)?;
+            let (to, _) = place(undo, When::parse(to)?, closed)?;
+            diff(undo, context, (from, to), &DiffOptions::read(options)?)
+        }
+        _ => Err(CommandError::Syntax.into()),
+    }
+}
+
+/// A command within AT, and what it is to see.
+pub(crate) struct AsOf<'a> {
+    /// The command.
+    pub spec: &'static CommandSpec,
+    /// Its arguments.
+    pub args: &'a [&'a [u8]],
+    /// Its time, in nanoseconds of the log's clock.
+    pub time: u64,
+    /// The keys that it names, as they were.
+    pub view: PastView<'a>,
+}
+
+/// Looks up what the command within AT is to see.
+pub(crate) fn at<'a>(
+    keyspace: &'a Keyspace,
+    database: u8,
+    closed: u64,
+    args: &'a [&'a [u8]],
+) -> Answer<AsOf<'a>> {
+    let undo = kept(keyspace)?;
+    let [when, name, args @ ..] = args else {
+        return Err(CommandError::Syntax.into());
+    };
+    let spec = inner(name, args)?;
+    let (place, time) = place(undo, When::parse(when)?, closed)?;
+    let mut view = PastView::default();
+    let mut unknown = None;
+    spec.keys(args, |index| {
+        let key = args[index];
+        match undo.then(database, key, place) {
+            Then::Absent => view.add(key, None),
+            Then::Now { database } => view.add_present(key, keyspace.database(database).held(key)),
+            Then::Value { expire_at, bytes } => {
+                // It was checked when it was kept, or restored.
+                let value = Value::deserialize(bytes).ok();
+                view.add(key, value.map(|value| Entry::past(key, value, expire_at)));
+            }
+            Then::Large { kind, elements } => unknown = Some((kind, elements)),
+        }
+    });
+    if let Some((kind, elements)) = unknown {
+        let kind = kind_name(kind);
+        let text = format!(
+            "NOHISTORY a {kind} of {elements} elements was too large to be kept when it changed"
+        );
+        return Err(CommandError::Owned(text).into());
+    }
+    Ok(AsOf {
+        spec,
+        args,
+        time,
+        view,
+    })
+}
+
+fn history_limit(options: Args<'_>) -> Result<usize, CommandError> {
+    match options {
+        [] => Ok(LIMIT_DEFAULT),
+        [word, count] if is(word, "limit") => limit(count),
+        _ => Err(CommandError::Syntax),
+    }
+}
+
+fn limit(count: &[u8]) -> Result<usize, CommandError> {
+    let count = count_above_zero(count, LIMIT)?;
+    if count > LIMIT_MAX {
+        return Err(CommandError::Text(LIMIT));
+    }
+    Ok(count)
+}
+
+/// The entry of a key as it is now, expired or not.
+fn now<'a>(keyspace: &'a Keyspace, database: u8, key: &[u8]) -> Option<&'a Entry> {
+    keyspace.database(database).held(key)
+}
+
+fn history(
+    undo: &Undo,
+    context: &mut ReadContext<'_>,
+    closed: u64,
+    key: &[u8],
+    limit: usize,
+) -> Answer<()> {
+    let held = now(context.keyspace, context.database, key);
+    let mut after = held.map_or(("none", 0), |entry| {
+        let length = match &entry.value {
+            Value::String(string) => string.bytes.len(),
+            value => value.elements(),
+        };
+        (entry.value.type_name(), length as u64)
+    });
+    let begun = context.reply.begin_array();
+    let mut told = 0;
+    let reply = &mut context.reply;
+    undo.changes(context.database, key, |change| {
+        if change.time <= closed {
+            let (kind, length) = after;
+            reply.array(4);
+            reply.integer(change.version as i64);
+            reply.integer(microseconds(change.time) as i64);
+            reply.bulk(kind.as_bytes());
+            reply.integer(length as i64);
+            told += 1;
+        }
+        after = match change.before {
+            Then::Value { bytes, .. } => Value::serialized_kind(bytes),
+            Then::Large { kind, elements } => (kind_name(kind), elements),
+            Then::Absent | Then::Now { .. } => ("none", 0),
+        };
+        told < limit
+    });
+    context.reply.end_array(begun, told);
+    Ok(())
+}
+
+struct DiffOptions<'a> {
+    pattern: Option<&'a [u8]>,
+    limit: usize,
+    cursor: Option<u64>,
+}
+
+impl<'a> DiffOptions<'a> {
+    fn read(args: &[&'a [u8]]) -> Result<Self, CommandError> {
+        let mut options = Self {
+            pattern: None,
+            limit: LIMIT_DEFAULT,
+            cursor: None,
+        };
+        for pair in args.chunks(2) {
+            match *pair {
+                [word, pattern] if is(word, "match") => options.pattern = Some(pattern),
+                [word, count] if is(word, "limit") => options.limit = limit(count)?,
+                [word, cursor] if is(word, "cursor") => {
+                    options.cursor = Some(cursor_of(cursor)?).filter(|cursor| *cursor > 0);
+                }
+                _ => return Err(CommandError::Syntax),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn diff(
+    undo: &Undo,
+    context: &mut ReadContext<'_>,
+    (from, to): (Place, Place),
+    options: &DiffOptions<'_>,
+) -> Answer<()> {
+    if from.number > to.number {
+        let text = "ERR the first time is later than the second";
+        return Err(CommandError::Text(text).into());
+    }
+    // The numbers that clients see begin with 1.
+    let begin = match options.cursor.map(|cursor| cursor - 1) {
+        None => from,
+        Some(number) if number < from.number || number > to.number => {
+            return Err(CommandError::Text("ERR the cursor is none of these times").into());
+        }
+        Some(number) => undo.at_number(number).ok_or_else(|| no_history(undo))?,
+    };
+    let mut found: Vec<(&[u8], &str)> = Vec::new();
+    let mut next = None;
+    for (looked, (place, change)) in undo.between(begin, to).enumerate() {
+        if looked == DIFF_RECORDS_MAX || found.len() == options.limit {
+            next = Some(place.number + 1);
+            break;
+        }
+        if change.swapped.is_some() {
+            let text = "ERR SWAPDB between the two times: ask for the times before and behind it";
+            return Err(CommandError::Text(text).into());
+        }
+        if change.database != context.database {
+            continue;
+        }
+        if let Some(pattern) = options.pattern {
+            let mut glob = Glob::new(pattern);
+            let matches = glob.matches(change.key);
+            glob.finish()?;
+            if !matches {
+                continue;
+            }
+        }
+        if undo.is_first(&change, place, from)
+            && let Some(how) = difference(undo, context.keyspace, &change, to)
+        {
+            found.push((change.key, how));
+        }
+    }
+    let reply = &mut context.reply;
+    reply.array(2);
+    reply.bulk(next.unwrap_or(0).to_string().as_bytes());
+    reply.array(found.len());
+    for (key, how) in found {
+        reply.array(2);
+        reply.bulk(key);
+        reply.bulk(how.as_bytes());
+    }
+    Ok(())
+}
+
+/// How a key differs at a place from what it held before this change, if it does.
+fn difference(
+    undo: &Undo,
+    keyspace: &Keyspace,
+    change: &Change<'_>,
+    to: Place,
+) -> Option<&'static str> {
+    let mut serialized = Vec::new();
+    let mut large = false;
+    let after = match undo.then(change.database, change.key, to) {
+        Then::Now { database } => match now(keyspace, database, change.key) {
+            None => Then::Absent,
+            Some(entry) => {
+                let expire_at = entry.expire_at;
+                large = !crate::undo::is_kept_whole(&entry.value, &mut serialized);
+                let bytes = &serialized[..];
+                Then::Value { expire_at, bytes }
+            }
+        },
+        other => other,
+    };
+    let is_large = |then: &Then<'_>| matches!(then, Then::Large { .. });
+    match (&change.before, &after) {
+        (Then::Absent, Then::Absent) => None,
+        (Then::Absent, _) => Some("created"),
+        (_, Then::Absent) => Some("deleted"),
+        // Its contents are not known.
+        (before, after) if large || is_large(before) || is_large(after) => Some("changed"),
+        (before, after) => (before != after).then_some("changed"),
+    }
+}
+
+/// Carries out QUINTET.RETAIN.
+pub(crate) fn retain(context: &mut WriteContext<'_>, args: Args<'_>) -> CommandResult {
+    let keyspace = &mut *context.keys.keyspace;
+    let before = keyspace.undo().map(|undo| undo.marks().retain);
+    if args.is_empty() {
+        let marks = keyspace.past();
+        let (used, records) =
+            (keyspace.undo()).map_or((0, 0), |undo| (undo.bytes(), undo.records()));
+        let reply = &mut context.reply;
+        reply.map(6);
+        for (name, number) in [
+            ("seconds", marks.retain.seconds),
+            ("bytes", marks.retain.bytes),
+            ("used", used),
+            ("changes", records),
+            ("since", microseconds(marks.horizon)),
+            ("version", marks.version),
+        ] {
+            reply.bulk(name.as_bytes());
+            reply.integer(number as i64);
+        }
+        return Ok(());
+    }
+    let mut retain = before.unwrap_or(Retain {
+        seconds: 0,
+        bytes: BYTES_DEFAULT,
+    });
+    for pair in args.chunks(2) {
+        match *pair {
+            [word, seconds] if is(word, "seconds") => retain.seconds = amount(seconds)?,
+            [word, bytes] if is(word, "bytes") => retain.bytes = amount(bytes)?,
+            _ => return Err(CommandError::Syntax),
+        }
+    }
+    keyspace.retain(retain);
+    context.reply.ok();
+    Ok(())
+}
+
+fn amount(argument: &[u8]) -> Result<u64, CommandError> {
+    let number = crate::numbers::parse_integer(argument)?;
+    u64::try_from(number).map_err(|_| CommandError::Text("ERR a limit is not negative"))
+}
