@@ -621,7 +621,7 @@ pub struct Entry {
     pub resumes_within: core::time::Duration,
     /// Shows a message of the protocol as text, for traces.
     pub describe: fn(Bytes) -> String,
-    /// Its planted bugs; none in a build without them.
+    /// Its injected bugs; none in a build without them.
     pub plants: &'static [crate::PlantSpec],
     /// The name of a timer of the replica's half; none when it has no such timer.
     pub timer_name: fn(u32) -> Option<String>,

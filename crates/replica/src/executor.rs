@@ -188,9 +188,9 @@ pub struct Executor {
     origin: u64,
     /// The reads that were answered last told of the past.
     told_past: bool,
-    /// Of a planted bug: what this replica's clock showed when it was last seen.
+    /// Of an injected bug: what this replica's clock showed when it was last seen.
     clock_last: CommandTime,
-    /// Of a planted bug: the machine's snapshot is yet to begin.
+    /// Of an injected bug: the machine's snapshot is yet to begin.
     begins_late: bool,
 }
 

@@ -277,7 +277,7 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether it relies on links that lose, double and reorder nothing while they are up. Those
     /// that do not may run over datagrams.
     const NEEDS_STREAMS: bool = false;
-    /// Its planted bugs; empty in a build without the feature `plant`.
+    /// Its injected bugs; empty in a build without the feature `plant`.
     const PLANTS: &'static [PlantSpec] = &[];
 
     /// The rare branches ([`Context::mark`]) that a long campaign of the simulator must have taken.

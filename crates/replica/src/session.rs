@@ -207,7 +207,7 @@ impl Sessions {
         self
     }
 
-    /// Of a planted bug.
+    /// Of an injected bug.
     pub(crate) fn forget_replies(&mut self, id: SessionId) {
         let owner = self.owners.get_mut(&id.owner);
         if let Some(session) = owner.and_then(|owner| owner.sessions.get_mut(&id.number)) {
@@ -392,7 +392,7 @@ impl Sessions {
         }
     }
 
-    /// Of a planted bug.
+    /// Of an injected bug.
     fn make_anew(&mut self, id: SessionId, sequence: u64, time: CommandTime) {
         let known = self.owner(id.owner, time);
         if known.is_some_and(|owner| owner.sessions.contains_key(&id.number)) {

@@ -58,7 +58,7 @@ pub struct Campaign {
     pub operations: u64,
     /// What is replicated; `None` draws it per seed.
     pub machine: Option<Service>,
-    /// A planted bug, one of [`crate::plants`]. Only in a build with the feature `plant`.
+    /// An injected bug, one of [`crate::plants`]. Only in a build with the feature `plant`.
     pub plant: Option<String>,
 }
 
@@ -230,7 +230,7 @@ impl Campaign {
         Ok(entry)
     }
 
-    /// The protocol's options, with a planted bug of its own among them.
+    /// The protocol's options, with an injected bug of its own among them.
     pub(crate) fn all_options(&self) -> Vec<(String, String)> {
         let mut options = self.options.clone();
         if let Some(plant) = &self.plant

@@ -95,7 +95,7 @@ struct Contents {
     last: Option<(u64, usize)>,
     /// What recovery writes proves nothing.
     opening: bool,
-    /// A planted bug: a sync that fails is tried again, and then succeeds.
+    /// An injected bug: a sync that fails is tried again, and then succeeds.
     retries_syncs: bool,
 }
 
@@ -491,7 +491,7 @@ impl Disk {
 
     // --- journal ---------------------------------------------------------------------------
 
-    /// Switches a planted bug on.
+    /// Switches an injected bug on.
     pub fn plant(&mut self, planted: Planted, retries_syncs: bool) {
         self.planted = planted;
         self.files.contents().retries_syncs = retries_syncs;

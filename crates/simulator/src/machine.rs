@@ -375,7 +375,7 @@ pub struct Recorder {
     queries: Option<Queries>,
     /// The longest piece of a snapshot.
     chunk_max: usize,
-    /// Of a planted bug.
+    /// Of an injected bug.
     twice: bool,
 }
 
@@ -399,7 +399,7 @@ impl Recorder {
         self
     }
 
-    /// Of a planted bug: some commands are applied twice.
+    /// Of an injected bug: some commands are applied twice.
     #[must_use]
     pub(crate) fn applying_twice(mut self, twice: bool) -> Self {
         self.twice = twice;

@@ -95,7 +95,7 @@ pub(super) struct Connection {
     pub client: Client,
     pub transaction: Option<Transaction>,
     pub watched: Vec<WatchedKey>,
-    /// Its read of the past under way.
+    /// Its read of the past in progress.
     pub past: Option<Box<PastRead>>,
     /// The keys of a WATCH under way.
     pub watching: Vec<WatchedKey>,

@@ -28,7 +28,7 @@ const MISSING: &str = "NOTYET that version has not been made yet";
 const NOT_KEPT: &str = "NOHISTORY the past is not kept here";
 const NO_ROOM: &str = "ERR the reply is too long";
 
-/// A read of the past under way.
+/// A read of the past in progress.
 #[derive(Debug)]
 pub(super) struct PastRead {
     asking: Asking,

@@ -98,7 +98,7 @@ impl Owner {
         self.started.abs_diff(clock) as u128 <= lifetime.as_nanos()
     }
 
-    /// Whether the log may have forgotten it by now.
+    /// Whether the log may no longer know it by now.
     pub fn may_have_lapsed(&self, now: Time, lifetime: Duration) -> bool {
         self.standing == Standing::Registered && now.since(self.confirmed) >= lifetime / 4 * 3
     }
