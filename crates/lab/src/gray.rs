@@ -33,6 +33,8 @@ pub enum Failure {
     HungDisk,
     /// All that it sends and is sent comes 20 ms late.
     SlowLink,
+    /// What it sends to the next replica, and nothing else, comes 20 ms late.
+    OneLink,
     /// Nothing of what it sends arrives; it hears all others.
     OneWay,
     /// The process stands still.
@@ -43,10 +45,11 @@ pub enum Failure {
 
 impl Failure {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SlowDisk,
         Self::HungDisk,
         Self::SlowLink,
+        Self::OneLink,
         Self::OneWay,
         Self::Pause,
         Self::FullLink,
@@ -59,14 +62,20 @@ impl Failure {
             Self::SlowDisk => "slow-disk",
             Self::HungDisk => "hung-disk",
             Self::SlowLink => "slow-link",
+            Self::OneLink => "one-link",
             Self::OneWay => "one-way",
             Self::Pause => "pause",
             Self::FullLink => "full-link",
         }
     }
 
-    /// What it does, as faults of a replica and changes of links.
-    fn at(self, replica: u16, from: Duration, until: Duration) -> (Option<Fault>, Vec<Change>) {
+    /// What it does, as faults of one of `replicas` and changes of links.
+    fn at(
+        self,
+        (replica, replicas): (u16, u16),
+        from: Duration,
+        until: Duration,
+    ) -> (Option<Fault>, Vec<Change>) {
         let fault = |kind| Fault {
             at: from,
             until: Some(until),
@@ -99,6 +108,15 @@ impl Failure {
                     ..change
                 };
                 (None, both(late))
+            }
+            Self::OneLink => {
+                let late = Change {
+                    from: vec![replica],
+                    to: vec![(replica + 1) % replicas],
+                    delay_more: DELAY_MORE,
+                    ..change
+                };
+                (None, vec![late])
             }
             Self::FullLink => {
                 let narrow = Change {
@@ -238,7 +256,7 @@ fn row(
     let times = &asked.times;
     let from = WARMUP + times.before;
     let until = from + times.grace + times.failing;
-    let (fault, changes) = failure.at(replica, from, until);
+    let (fault, changes) = failure.at((replica, asked.replicas), from, until);
     let profile = Profile {
         placement: Placement::Own,
         ..Profile::default()
@@ -362,6 +380,15 @@ mod tests {
                 assert!(row.kept > 0.6 && row.silent_s < 1.0, "{row:?}");
             }
         }
+    }
+
+    #[test]
+    fn one_slow_link_costs_those_alone_whose_way_it_is() {
+        let rows = table(&asked("multipaxos", Failure::OneLink), || ());
+        let kept: Vec<f64> = rows.iter().map(|row| row.kept).collect();
+        assert!(rows.iter().all(|row| row.broken.is_none()), "{rows:?}");
+        // From the leader to a replica with clients, and between two followers.
+        assert!(kept[0] < 0.8 && kept[1] > 0.9, "{kept:?}");
     }
 
     #[test]

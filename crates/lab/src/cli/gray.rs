@@ -25,6 +25,7 @@ Failures:
   slow-disk  each synchronisation of the disk takes 50 ms longer
   hung-disk  no synchronisation of the disk ends
   slow-link  all that the replica sends and is sent comes 20 ms late
+  one-link   what it sends to the next replica, and nothing else, comes 20 ms late
   one-way    nothing of what it sends arrives; it hears all others
   pause      the process stands still
   full-link  5 Mbit/s to and from each member
