@@ -314,7 +314,7 @@ commands! {
     QuintetAt = 245, "quintet.at", -3, Past, Server, (0, 0, 0), None, READONLY | NOSCRIPT | NO_MULTI | MOVABLEKEYS;
     QuintetHistory = 246, "quintet.history", -2, Past, Server, (1, 1, 1), Positions, READONLY | NOSCRIPT | NO_MULTI;
     QuintetDiff = 247, "quintet.diff", -3, Past, Server, (0, 0, 0), None, READONLY | NOSCRIPT | NO_MULTI;
-    QuintetRetain = 248, "quintet.retain", -1, Write, Server, (0, 0, 0), Everything, WRITE | ADMIN | NOSCRIPT | DANGEROUS;
+    QuintetRetain = 248, "quintet.retain", -1, Write, Server, (0, 0, 0), Everything, WRITE | ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS;
 }
 
 impl Op {

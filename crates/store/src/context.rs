@@ -40,6 +40,11 @@ impl<'a> PastView<'a> {
         self.keys.push((key, Held::Present(entry)));
     }
 
+    /// Whether the key has been added.
+    pub fn names(&self, key: &[u8]) -> bool {
+        self.keys.iter().any(|(name, _)| *name == key)
+    }
+
     fn entry(&self, key: &[u8]) -> Option<&Entry> {
         let (_, held) = self.keys.iter().find(|(name, _)| *name == key)?;
         match held {

@@ -487,6 +487,13 @@ impl Keyspace {
         }
     }
 
+    /// A batch begins.
+    pub(crate) fn begin_batch(&mut self) {
+        if let Some(undo) = &mut self.undo {
+            undo.begin_batch();
+        }
+    }
+
     /// Drops what is not to be kept any more of the past.
     pub(crate) fn drop_old(&mut self, time: u64) {
         if let Some(undo) = &mut self.undo {
@@ -530,7 +537,12 @@ impl Keyspace {
                     let slab = &self.database(database).slab;
                     slots.sort_by(|one, other| slab.entry(*one).key.cmp(&slab.entry(*other).key));
                 }
-                left = left.saturating_sub(slots.len());
+                // A replica that was restored has none of those that are gone, and all must keep the
+                // others at the same time.
+                let slab = &self.database(database).slab;
+                let kept = self.undo.is_some();
+                let counts = |slot: &&Slot| !kept || slab.entry(**slot).mark != GONE;
+                left = left.saturating_sub(slots.iter().filter(counts).count());
                 for slot in slots {
                     self.delete_slot(database, slot);
                 }

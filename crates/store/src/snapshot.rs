@@ -364,6 +364,9 @@ impl Restore {
             HEADER_LEN => Marks::default(),
             _ => Marks::from_bytes(&header[HEADER_LEN..]),
         };
+        if !past.is_possible() {
+            return Err(refused("a past that cannot be"));
+        }
         self.globals = Some(Globals {
             refuse_writes: header[10] != 0,
             databases: header[11],

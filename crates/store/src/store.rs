@@ -777,6 +777,7 @@ impl StateMachine for Store {
     fn tick(&mut self, at: &At) {
         self.time = self.time.max(at.time.0);
         self.meter.begin_batch();
+        self.keyspace.begin_batch();
         self.keyspace.begin_command(self.time);
         self.keyspace
             .expire(at.time.milliseconds(), EXPIRE_PER_TICK_MAX);

@@ -60,9 +60,18 @@ impl StringValue {
         1 + self.bytes.len()
     }
 
+    /// Whether these are the bytes that [`Value::serialize`] appends of it.
+    pub(crate) fn is_serialized(&self, bytes: &[u8]) -> bool {
+        bytes.split_first() == Some((&self.tag(), &self.bytes[..]))
+    }
+
+    const fn tag(&self) -> u8 {
+        if self.raw { TAG_STRING_RAW } else { TAG_STRING }
+    }
+
     /// As [`Value::serialize`].
     pub(crate) fn serialize(&self, out: &mut Vec<u8>) {
-        out.push(if self.raw { TAG_STRING_RAW } else { TAG_STRING });
+        out.push(self.tag());
         out.extend_from_slice(&self.bytes);
     }
 }
@@ -175,6 +184,29 @@ impl Value {
             Self::SortedSet(set) => (set.iter()).map(|(member, _)| member.len() + HEAD).sum(),
         };
         elements + HEAD
+    }
+
+    /// Whether the elements of a collection have more bytes together. Looks at no more of them than
+    /// it takes to tell.
+    pub(crate) fn is_longer_than(&self, bytes_max: usize) -> bool {
+        // A length and a score take two bytes at least.
+        fn over(lengths: impl Iterator<Item = usize>, bytes_max: usize) -> bool {
+            let mut sum = 0;
+            lengths.into_iter().any(|length| {
+                sum += length + 2;
+                sum > bytes_max
+            })
+        }
+        match self {
+            Self::Free | Self::String(_) => false,
+            Self::Hash(hash) => over(
+                hash.iter().map(|(field, value)| field.len() + value.len()),
+                bytes_max,
+            ),
+            Self::List(list) => over(list.iter().map(|element| element.len()), bytes_max),
+            Self::Set(set) => over(set.iter().map(|member| member.len()), bytes_max),
+            Self::SortedSet(set) => over(set.iter().map(|(member, _)| member.len() + 8), bytes_max),
+        }
     }
 
     /// How many elements there are; 0 of a string.

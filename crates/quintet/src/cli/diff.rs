@@ -84,10 +84,15 @@ impl Diff {
             ask(&[b"AUTH", password.as_bytes()])?;
         }
         ask(&[b"SELECT", self.database.to_string().as_bytes()])?;
+        // All pages are of one difference, whatever is written meanwhile.
+        let to = match self.to.eq_ignore_ascii_case("now") {
+            true => newest(&ask(&[b"QUINTET.RETAIN"])?).unwrap_or_else(|| self.to.clone()),
+            false => self.to.clone(),
+        };
         let mut cursor = "0".to_owned();
         loop {
             let mut words: Vec<&[u8]> = vec![b"QUINTET.DIFF", self.from.as_bytes()];
-            words.extend([self.to.as_bytes(), b"CURSOR", cursor.as_bytes()]);
+            words.extend([to.as_bytes(), b"CURSOR", cursor.as_bytes()]);
             if let Some(pattern) = &self.pattern {
                 words.extend([&b"MATCH"[..], pattern.as_bytes()]);
             }
@@ -120,6 +125,18 @@ impl Diff {
             _ => failure(Exit::Failed),
         }
     }
+}
+
+/// The newest version, as RETAIN tells it.
+fn newest(reply: &Reply) -> Option<String> {
+    let Reply::List(pairs) = reply else {
+        return None;
+    };
+    let version = pairs.chunks_exact(2).find_map(|pair| match pair {
+        [Reply::Text(name), Reply::Number(number)] if name == b"version" => Some(number),
+        _ => None,
+    });
+    version.map(|version| format!("v:{version}"))
 }
 
 /// The next cursor, and what was found.

@@ -366,7 +366,7 @@ impl Gateway {
         }
         self.push_parked(now, submissions);
         if !self.past_waits.is_empty() {
-            self.wake_past(now);
+            self.wake_past(now, submissions);
         }
         // Each connection once: one that is ready again has had its turn.
         for _ in 0..self.ready.len() {
@@ -418,7 +418,7 @@ impl Gateway {
     }
 
     /// Batches that are full go before more is put into them.
-    fn submit_full(&mut self, now: Time, submissions: &mut Vec<Submission>) {
+    pub(super) fn submit_full(&mut self, now: Time, submissions: &mut Vec<Submission>) {
         for level in LEVELS {
             if self.pending(level).is_full(self.window(level)) {
                 self.submit(level, now, submissions);
@@ -1025,6 +1025,7 @@ impl Gateway {
     pub fn begin_shutdown(&mut self) {
         self.shutting_down = true;
         self.end_changes_to_stop();
+        self.end_past_waits();
         for index in 0..self.connections.len() {
             if let Some(mut connection) = self.connections[index].take() {
                 connection.closing = true;

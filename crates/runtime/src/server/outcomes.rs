@@ -108,9 +108,9 @@ impl Gateway {
                 }
                 Entry::Past(index) | Entry::Tick(index) => {
                     if let Some(connection) = self.connections[index].take() {
-                        let ticked = matches!(entry, Entry::Tick(_));
+                        let asked = (in_flight.level, matches!(entry, Entry::Tick(_)));
                         let result = (status, results, reply);
-                        self.on_past_result(index, connection, result, ticked);
+                        self.on_past_result(index, connection, result, asked);
                     }
                 }
                 Entry::Close(_) => {}

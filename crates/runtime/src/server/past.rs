@@ -12,11 +12,11 @@ use super::{
     batches::Entry,
     connection::{Connection, Phase},
     gateway::Gateway,
-    pipeline::Flow,
+    pipeline::{DISK_FULL, Flow},
 };
 use bytes::Bytes;
 use quintet_replica::{
-    CommandId, Level, RequestKind, RequestStatus, Time,
+    CommandId, Level, RequestKind, RequestStatus, Submission, Time,
     past::{self, Asking, Step},
 };
 use quintet_store::{ArgsBuffer, CommandSpec, RequestBuilder, asking, retained_bytes};
@@ -26,6 +26,7 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_millis(5);
 const MISSING: &str = "NOTYET that version has not been made yet";
 const NOT_KEPT: &str = "NOHISTORY the past is not kept here";
+const STOPS: &str = "CLUSTERDOWN this replica stops; ask another one";
 const NO_ROOM: &str = "ERR the reply is too long";
 
 /// A read of the past in progress.
@@ -34,8 +35,9 @@ pub(super) struct PastRead {
     asking: Asking,
     command: Vec<u8>,
     deadline: Time,
-    /// When the next step is due, if it waits.
+    /// When the next step is due, if it waits, and which that is; else the one that follows a wait.
     wakes: Option<Time>,
+    next: Option<Step>,
 }
 
 impl PastRead {
@@ -78,6 +80,7 @@ impl Gateway {
             command: builder.into_bytes(),
             deadline: self.now + self.config.client_deadline,
             wakes: None,
+            next: None,
         }));
         Flow::Past
     }
@@ -109,13 +112,27 @@ impl Gateway {
         self.clock.saturating_add_signed(self.clock_offset)
     }
 
+    /// A step that follows a result is taken by the next [`Gateway::collect`], where there is room.
+    fn queue_past_step(&mut self, index: usize, connection: &mut Connection, step: Step) {
+        let Some(past) = &mut connection.past else {
+            return;
+        };
+        if matches!(step, Step::Read(_) | Step::Tick) {
+            (past.wakes, past.next) = (Some(self.now), Some(step));
+            self.past_waits.push(index);
+        } else {
+            self.take_past_step(index, connection, step);
+        }
+    }
+
     fn take_past_step(&mut self, index: usize, connection: &mut Connection, step: Step) {
         let (now, id) = (self.now, CommandId::default());
         let Some(past) = &mut connection.past else {
             return;
         };
-        past.wakes = None;
+        (past.wakes, past.next) = (None, None);
         match step {
+            Step::Tick if self.read_only => self.fail_past(index, connection, DISK_FULL),
             Step::Read(level) => {
                 let payload = past::payload(past.asking.time(), &past.command);
                 let entry = Entry::Past(index);
@@ -154,7 +171,7 @@ impl Gateway {
         index: usize,
         mut connection: Box<Connection>,
         (status, results, reply): (RequestStatus, &Bytes, &[u8]),
-        ticked: bool,
+        (level, ticked): (Level, bool),
     ) {
         let clock = self.log_clock();
         let Some(past) = connection.past.as_mut().filter(|_| !connection.gone) else {
@@ -164,11 +181,11 @@ impl Gateway {
             RequestStatus::Done if ticked => Some(past.asking.on_tick()),
             _ if ticked => Some(Step::Wait(AGAIN.as_nanos() as u64)),
             // There was no room for it in the batch.
-            RequestStatus::NotExecuted => Some(Step::Read(Level::Linearizable)),
+            RequestStatus::NotExecuted => Some(Step::Read(level)),
             status => past.asking.on_read(status, clock),
         };
         match (step, status) {
-            (Some(step), _) => self.take_past_step(index, &mut connection, step),
+            (Some(step), _) => self.queue_past_step(index, &mut connection, step),
             (None, RequestStatus::Done) => {
                 connection.past = None;
                 self.counters.output_bytes += reply.len() as u64;
@@ -208,16 +225,18 @@ impl Gateway {
         self.put_back(index, connection);
     }
 
-    /// Reads that have waited long enough continue.
-    pub(super) fn wake_past(&mut self, now: Time) {
+    /// Reads that have waited long enough continue, as far as there is room.
+    pub(super) fn wake_past(&mut self, now: Time, submissions: &mut Vec<Submission>) {
         for index in std::mem::take(&mut self.past_waits) {
             let Some(mut connection) = self.connections[index].take() else {
                 continue;
             };
             let clock = self.log_clock();
+            let is_full = self.is_full();
             let step = match &mut connection.past {
-                Some(past) if past.wakes.is_some_and(|at| at <= now) => {
-                    Some(past.asking.on_waited(clock))
+                Some(past) if !is_full && past.wakes.is_some_and(|at| at <= now) => {
+                    let next = past.next.take();
+                    Some(next.unwrap_or_else(|| past.asking.on_waited(clock)))
                 }
                 _ => None,
             };
@@ -231,11 +250,25 @@ impl Gateway {
                 None => self.past_waits.push(index),
             }
             self.put_back(index, connection);
+            self.submit_full(now, submissions);
+        }
+    }
+
+    /// Reads that wait are given up: the server stops.
+    pub(super) fn end_past_waits(&mut self) {
+        for index in std::mem::take(&mut self.past_waits) {
+            if let Some(mut connection) = self.connections[index].take() {
+                self.fail_past(index, &mut connection, STOPS);
+                self.put_back(index, connection);
+            }
         }
     }
 
     /// When the next of them continues.
     pub(super) fn past_wakes(&self) -> Time {
+        if self.past_waits.is_empty() || self.is_full() {
+            return Time::NEVER;
+        }
         let waiting = self.past_waits.iter();
         let wakes = waiting.filter_map(|index| {
             let connection = self.connections[*index].as_deref()?;

@@ -589,7 +589,7 @@ impl Gateway {
 }
 
 /// Redis's word for a server that cannot persist; clients know it.
-const DISK_FULL: &str = "MISCONF the disk of this replica is full: not executed; write through \
+pub(super) const DISK_FULL: &str = "MISCONF the disk of this replica is full: not executed; write through \
                          another replica, or make room";
 
 /// Whether the reply is short and the command changes nothing that the commands before it in the

@@ -15,7 +15,7 @@ use crate::error::{CommandError, CommandResult};
 use crate::keyspace::{Entry, Keyspace};
 use crate::request::Args;
 use crate::types::pattern::Glob;
-use crate::undo::{Change, Place, Retain, Then, Undo, kind_name};
+use crate::undo::{Change, Place, Retain, Then, Undo, is_same, kind_name, length_of};
 use crate::value::Value;
 use crate::when::{When, microseconds};
 use quintet_replica::{
@@ -29,8 +29,13 @@ const BYTES_DEFAULT: u64 = 256 << 20;
 const LIMIT_DEFAULT: usize = 1000;
 /// The most that either tells at once.
 const LIMIT_MAX: usize = 10_000;
+/// The keys that AT names at most, and the bytes that they had.
+const AT_KEYS_MAX: usize = 1000;
+const AT_BYTES_MAX: usize = 64 << 20;
 /// The records that DIFF examines in one call.
 const DIFF_RECORDS_MAX: usize = 10_000;
+/// The bytes that it compares in one call, about.
+const DIFF_BYTES_MAX: usize = 16 << 20;
 
 const NOT_KEPT: &str = "NOHISTORY the past is not kept: QUINTET.RETAIN SECONDS s BYTES b";
 const LIMIT: &str = "ERR LIMIT must be between 1 and 10000";
@@ -131,6 +136,8 @@ fn inner(name: &[u8], args: Args<'_>) -> Result<&'static CommandSpec, CommandErr
         spec.footprint,
         Footprint::Positions | Footprint::Counted(_) | Footprint::Second
     );
+    // The memory of a value differs between replicas.
+    let names_keys = names_keys && spec.op != Op::Memory;
     let reads = spec.kind == Kind::Read && (names_keys || spec.op == Op::Time);
     if !reads {
         let text = format!(
@@ -198,12 +205,18 @@ pub(crate) fn at<'a>(
     let (place, time) = place(undo, When::parse(when)?, closed)?;
     let mut view = PastView::default();
     let mut unknown = None;
+    let (mut keys, mut bytes_all) = (0, 0);
     spec.keys(args, |index| {
         let key = args[index];
+        keys += 1;
+        if keys > AT_KEYS_MAX || bytes_all > AT_BYTES_MAX || view.names(key) {
+            return;
+        }
         match undo.then(database, key, place) {
             Then::Absent => view.add(key, None),
             Then::Now { database } => view.add_present(key, keyspace.database(database).held(key)),
             Then::Value { expire_at, bytes } => {
+                bytes_all += bytes.len();
                 // It was checked when it was kept, or restored.
                 let value = Value::deserialize(bytes).ok();
                 view.add(key, value.map(|value| Entry::past(key, value, expire_at)));
@@ -211,10 +224,17 @@ pub(crate) fn at<'a>(
             Then::Large { kind, elements } => unknown = Some((kind, elements)),
         }
     });
+    if keys > AT_KEYS_MAX || bytes_all > AT_BYTES_MAX {
+        let text = "ERR QUINTET.AT names at most 1000 keys, whose values had 64 MiB together";
+        return Err(CommandError::Text(text).into());
+    }
     if let Some((kind, elements)) = unknown {
-        let kind = kind_name(kind);
+        let (kind, unit) = match kind_name(kind) {
+            "string" => ("string", "bytes"),
+            kind => (kind, "elements"),
+        };
         let text = format!(
-            "NOHISTORY a {kind} of {elements} elements was too large to be kept when it changed"
+            "NOHISTORY a {kind} of {elements} {unit} was too large to be kept when it changed"
         );
         return Err(CommandError::Owned(text).into());
     }
@@ -256,11 +276,7 @@ fn history(
 ) -> Answer<()> {
     let held = now(context.keyspace, context.database, key);
     let mut after = held.map_or(("none", 0), |entry| {
-        let length = match &entry.value {
-            Value::String(string) => string.bytes.len(),
-            value => value.elements(),
-        };
-        (entry.value.type_name(), length as u64)
+        (entry.value.type_name(), length_of(&entry.value))
     });
     let begun = context.reply.begin_array();
     let mut told = 0;
@@ -333,8 +349,11 @@ fn diff(
     };
     let mut found: Vec<(&[u8], &str)> = Vec::new();
     let mut next = None;
+    let mut glob = options.pattern.map(Glob::new);
+    let mut compared = 0;
     for (looked, (place, change)) in undo.between(begin, to).enumerate() {
-        if looked == DIFF_RECORDS_MAX || found.len() == options.limit {
+        let full = found.len() == options.limit || compared > DIFF_BYTES_MAX;
+        if looked == DIFF_RECORDS_MAX || full {
             next = Some(place.number + 1);
             break;
         }
@@ -345,19 +364,19 @@ fn diff(
         if change.database != context.database {
             continue;
         }
-        if let Some(pattern) = options.pattern {
-            let mut glob = Glob::new(pattern);
-            let matches = glob.matches(change.key);
-            glob.finish()?;
-            if !matches {
-                continue;
-            }
+        if let Some(glob) = &mut glob
+            && !glob.matches(change.key)
+        {
+            continue;
         }
         if undo.is_first(&change, place, from)
-            && let Some(how) = difference(undo, context.keyspace, &change, to)
+            && let Some(how) = difference(undo, context.keyspace, &change, to, &mut compared)
         {
             found.push((change.key, how));
         }
+    }
+    if let Some(glob) = glob {
+        glob.finish()?;
     }
     let reply = &mut context.reply;
     reply.array(2);
@@ -371,36 +390,35 @@ fn diff(
     Ok(())
 }
 
-/// How a key differs at a place from what it held before this change, if it does.
+/// How a key differs at a place from what it held before this change, if it does; counts the bytes
+/// that are compared.
 fn difference(
     undo: &Undo,
     keyspace: &Keyspace,
     change: &Change<'_>,
     to: Place,
+    compared: &mut usize,
 ) -> Option<&'static str> {
-    let mut serialized = Vec::new();
-    let mut large = false;
-    let after = match undo.then(change.database, change.key, to) {
-        Then::Now { database } => match now(keyspace, database, change.key) {
-            None => Then::Absent,
-            Some(entry) => {
-                let expire_at = entry.expire_at;
-                large = !crate::undo::is_kept_whole(&entry.value, &mut serialized);
-                let bytes = &serialized[..];
-                Then::Value { expire_at, bytes }
-            }
-        },
-        other => other,
+    let then = undo.then(change.database, change.key, to);
+    let held = match then {
+        Then::Now { database } => now(keyspace, database, change.key),
+        _ => None,
     };
-    let is_large = |then: &Then<'_>| matches!(then, Then::Large { .. });
-    match (&change.before, &after) {
-        (Then::Absent, Then::Absent) => None,
-        (Then::Absent, _) => Some("created"),
-        (_, Then::Absent) => Some("deleted"),
-        // Its contents are not known.
-        (before, after) if large || is_large(before) || is_large(after) => Some("changed"),
-        (before, after) => (before != after).then_some("changed"),
+    if let Then::Value { bytes, .. } = change.before {
+        *compared += bytes.len();
     }
+    let same = match (&change.before, &then, held) {
+        (Then::Absent, Then::Absent, _) | (Then::Absent, Then::Now { .. }, None) => return None,
+        (Then::Absent, ..) => return Some("created"),
+        (_, Then::Absent, _) | (_, Then::Now { .. }, None) => return Some("deleted"),
+        // Its contents are not known.
+        (Then::Large { .. }, ..) | (_, Then::Large { .. }, _) => false,
+        (Then::Value { expire_at, bytes }, Then::Now { .. }, Some(entry)) => {
+            *expire_at == entry.expire_at && is_same(bytes, &entry.value) == Some(true)
+        }
+        (before, after, _) => *before == *after,
+    };
+    (!same).then_some("changed")
 }
 
 /// Carries out QUINTET.RETAIN.

@@ -161,7 +161,10 @@ impl Log {
     pub fn push(&mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let whole = HEAD + length;
         let at = self.tail % SLOT;
-        let fits = at > 0 && at + whole as u64 <= SLOT && !self.slots.is_empty();
+        // Behind a long record the tail is in a slot that it has taken, and that has no buffer.
+        let last = self.first_slot + self.slots.len() as u64 - u64::from(!self.slots.is_empty());
+        let in_last = !self.slots.is_empty() && self.tail >> SLOT_LOG == last;
+        let fits = at > 0 && at + whole as u64 <= SLOT && in_last;
         if !fits {
             let slot = self.tail.div_ceil(SLOT);
             self.tail = slot * SLOT;
@@ -225,6 +228,99 @@ impl Log {
             .is_some_and(|start| start.position >> SLOT_LOG < self.first_slot)
         {
             self.starts.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push(usize),
+        DropFirst(usize),
+        Clear,
+        Free,
+        Hold,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0usize..3000).prop_map(Step::Push),
+            3 => (50_000usize..300_000).prop_map(Step::Push),
+            1 => prop::sample::select(&[65_531usize, 65_532, 65_533, 131_068, 131_064][..])
+                .prop_map(Step::Push),
+            4 => (1usize..6).prop_map(Step::DropFirst),
+            1 => Just(Step::Clear),
+            3 => Just(Step::Free),
+            1 => Just(Step::Hold),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn log_holds_what_was_added_and_not_dropped(
+            steps in prop::collection::vec(step(), 1..80),
+        ) {
+            let mut log = Log::new(7);
+            let mut model: VecDeque<(u64, Vec<u8>)> = VecDeque::new();
+            let (mut dropped, mut next) = (7, 7u64);
+            let mut held: Option<(u64, u64, Vec<Vec<u8>>)> = None;
+            for step in steps {
+                match step {
+                    Step::Push(length) => {
+                        let record = vec![next as u8; length + 8];
+                        let mut record = record;
+                        record[..8].copy_from_slice(&next.to_le_bytes());
+                        let position =
+                            log.push(record.len(), |out| out.extend_from_slice(&record));
+                        model.push_back((position, record));
+                        next += 1;
+                    }
+                    Step::DropFirst(count) => {
+                        for _ in 0..count.min(model.len()) {
+                            let (position, record) = model.pop_front().unwrap();
+                            let (first, at) = log.settled_record(log.head());
+                            prop_assert!(first == record && at == position);
+                            log.drop_first();
+                            dropped += 1;
+                        }
+                    }
+                    Step::Clear => {
+                        dropped += model.len() as u64;
+                        model.clear();
+                        log.clear();
+                    }
+                    Step::Free => {
+                        held = None;
+                        log.free(u64::MAX);
+                    }
+                    Step::Hold => {
+                        let records = model.iter().map(|(_, record)| record.clone());
+                        held = Some((log.head(), log.tail(), records.collect()));
+                    }
+                }
+                log.free(held.as_ref().map_or(u64::MAX, |(next, ..)| *next));
+                prop_assert_eq!((log.dropped(), log.len()), (dropped, model.len() as u64));
+                let all: Vec<_> = log.records(log.head(), log.tail()).collect();
+                prop_assert_eq!(all.len(), model.len());
+                for ((at, found), (position, record)) in all.iter().zip(&model) {
+                    prop_assert!(at == position && found == record);
+                    prop_assert!(log.record(*position) == record);
+                }
+                if let Some((from, to, records)) = &held {
+                    let found: Vec<_> = log.records(*from, *to).map(|(_, it)| it).collect();
+                    prop_assert!(found == *records, "a snapshot still reads them");
+                }
+                for number in dropped..=next {
+                    let place = log.first(|_, record| eight(record, 0) < number);
+                    let expected = model.get((number - dropped) as usize);
+                    let expected = expected.map_or(log.tail(), |(position, _)| *position);
+                    prop_assert_eq!(place, (expected, number));
+                }
+            }
         }
     }
 }

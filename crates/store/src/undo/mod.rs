@@ -32,9 +32,17 @@ use std::collections::VecDeque;
 pub const COLLECTION_BYTES_MAX: usize = 16 << 10;
 /// The bytes that a record counts beside its payload: its place in the index.
 const RECORD_BYTES: u64 = 32;
-/// One tick drops this number of records, and no more than a few times as many as were added since the one
-/// before it.
+/// One tick drops this number of records, or this part of all: whichever is more.
 const DROPS_MIN: u64 = 4096;
+const DROPS_PART: u64 = 16;
+/// Shorter values are copied without limit.
+const SHORT: usize = 1024;
+/// The bytes of longer values that are copied in one batch; what changes behind them is not kept.
+const COPIED_MAX: usize = 64 << 20;
+/// A batch with more changes ends the past before it.
+const ADDED_MAX: u64 = 1 << 18;
+/// With more exchanges of databases the past ends before the last one.
+const SWAPS_MAX: usize = 64;
 /// A database of more keys is not moved into the log when it is emptied.
 const CLEARED_MAX: usize = 100_000;
 /// Where a record's kind stands: behind its time and version.
@@ -64,10 +72,17 @@ pub(crate) struct Marks {
     pub version: u64,
     /// How many records were ever dropped.
     pub dropped: u64,
+    /// The earliest version that can be told.
+    pub version_min: u64,
 }
 
 impl Marks {
-    pub const LENGTH: usize = 40;
+    pub const LENGTH: usize = 48;
+
+    /// Whether it can be of any store: no counter is near its end.
+    pub const fn is_possible(self) -> bool {
+        self.version < 1 << 62 && self.dropped < 1 << 62 && self.version_min <= self.version
+    }
 
     pub fn to_bytes(self) -> [u8; Self::LENGTH] {
         let mut bytes = [0; Self::LENGTH];
@@ -77,6 +92,7 @@ impl Marks {
             self.horizon,
             self.version,
             self.dropped,
+            self.version_min,
         ];
         for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
@@ -95,6 +111,7 @@ impl Marks {
             horizon: eight(bytes, 16),
             version: eight(bytes, 24),
             dropped: eight(bytes, 32),
+            version_min: eight(bytes, 40),
         }
     }
 }
@@ -232,7 +249,9 @@ pub(crate) struct Undo {
     index: RefCell<Index>,
     swaps: VecDeque<u64>,
     bytes: u64,
+    /// Records that the batch in progress has added, and bytes of long values that it has copied.
     added: u64,
+    copied: usize,
     snapshot: Walk,
     digest: Walk,
     scratch: Vec<u8>,
@@ -255,6 +274,7 @@ impl Undo {
             swaps: VecDeque::new(),
             bytes: 0,
             added: 0,
+            copied: 0,
             snapshot: Walk::default(),
             digest: Walk::default(),
             scratch: Vec::new(),
@@ -273,6 +293,7 @@ impl Undo {
     /// The limits are others from now on. Where nothing was kept, the past begins now.
     pub const fn retain(&mut self, retain: Retain) {
         if !self.is_kept() {
+            self.marks.version_min = self.marks.version;
             self.marks.horizon = self.time;
         }
         self.marks.retain = retain;
@@ -288,6 +309,9 @@ impl Undo {
         self.drop_all();
         self.marks.retain = Retain::default();
         self.marks.horizon = 0;
+        // Changes from here on are not counted, and belong to no version before.
+        self.marks.version += 1;
+        self.changed = false;
         self.snapshot.is_done() && self.digest.is_done()
     }
 
@@ -304,6 +328,11 @@ impl Undo {
     /// An estimate of the memory that the log takes.
     pub fn memory(&self) -> usize {
         self.log.memory() + self.index.borrow().memory()
+    }
+
+    /// A batch begins.
+    pub const fn begin_batch(&mut self) {
+        (self.added, self.copied) = (0, 0);
     }
 
     /// A command begins, or a tick, at this time of the log's clock.
@@ -333,9 +362,14 @@ impl Undo {
             database,
             key,
         };
+        let long = |undo: &mut Self, bytes: usize| {
+            let kept = bytes <= SHORT || undo.copied + bytes <= COPIED_MAX;
+            undo.copied += if bytes > SHORT && kept { bytes } else { 0 };
+            kept
+        };
         match held {
             None => self.push(hash, head.length(), |out| head.write(out, ABSENT)),
-            Some((Value::String(string), expire_at)) => {
+            Some((Value::String(string), expire_at)) if long(self, string.bytes.len()) => {
                 let length = head.length() + 8 + string.serialized_len();
                 self.push(hash, length, |out| {
                     head.write(out, VALUE);
@@ -348,19 +382,22 @@ impl Undo {
                 rest.clear();
                 rest.extend_from_slice(&expire_at.to_le_bytes());
                 let mut kind = VALUE;
-                if !is_kept_whole(value, &mut rest) {
+                let copied = value.elements() > 0 && is_kept_whole(value, &mut rest);
+                if !copied || !long(self, rest.len()) {
                     kind = LARGE;
                     rest.clear();
                     rest.push(kind_of(value));
-                    put_number(&mut rest, value.elements() as u64);
+                    put_number(&mut rest, length_of(value));
                 }
                 self.push(hash, head.length() + rest.len(), |out| {
                     head.write(out, kind);
                     out.extend_from_slice(&rest);
                 });
-                rest.shrink_to(COLLECTION_BYTES_MAX);
                 self.scratch = rest;
             }
+        }
+        if self.added > ADDED_MAX {
+            self.forget();
         }
     }
 
@@ -385,6 +422,9 @@ impl Undo {
             head.write(out, SWAP);
             out.push(other);
         });
+        if self.swaps.len() > SWAPS_MAX {
+            self.forget();
+        }
         // From here on a name is another key's.
         self.index.get_mut().begin();
     }
@@ -405,6 +445,9 @@ impl Undo {
         self.count_version();
         self.drop_all();
         self.marks.horizon = self.time;
+        self.marks.version_min = self.marks.version;
+        // What is left of the command counts from here.
+        self.added = 0;
     }
 
     fn drop_all(&mut self) {
@@ -422,7 +465,7 @@ impl Undo {
             0 => 0,
             _ => time.saturating_sub(seconds.saturating_mul(1_000_000_000)),
         };
-        let mut left = DROPS_MIN.max(4 * core::mem::take(&mut self.added));
+        let mut left = DROPS_MIN.max(self.log.len() / DROPS_PART);
         let mut gone = core::mem::take(&mut self.gone);
         let dropped = self.log.dropped();
         while left > 0 && !self.log.is_empty() {
@@ -435,6 +478,7 @@ impl Undo {
             self.bytes -= payload.len() as u64 + RECORD_BYTES;
             self.marks.horizon = self.marks.horizon.max(changed_at);
             let change = known(payload);
+            self.marks.version_min = change.version;
             if change.swapped.is_some() {
                 self.swaps.pop_front();
             } else {
@@ -469,11 +513,7 @@ impl Undo {
     /// its time, or that of the last one before it that is known.
     pub fn at_version(&self, version: u64) -> Option<(Place, u64)> {
         let place = self.place(|_, payload| eight(payload, 8) <= version);
-        let first = self.log.records(self.log.head(), self.log.tail()).next();
-        let reaches = match first {
-            Some((_, payload)) => version + 1 >= eight(payload, 8),
-            None => version >= self.marks.version,
-        };
+        let reaches = version >= self.marks.version_min;
         // The time of the change behind which it stands.
         let time = match place
             .number
@@ -542,8 +582,8 @@ impl Undo {
         self.index.borrow()
     }
 
-    /// The changes of a key under its name in this database, the newest first: `visit` says whether
-    /// it wants another.
+    /// The changes of a key under its name in this database since that was last exchanged, the newest
+    /// first: `visit` says whether it wants another.
     pub fn changes<'a>(
         &'a self,
         database: u8,
@@ -551,8 +591,13 @@ impl Undo {
         mut visit: impl FnMut(Change<'a>) -> bool,
     ) {
         let index = self.index();
+        let swapped = self.swaps.iter().rev().find(|at| {
+            let swap = known(self.log.record(**at));
+            swap.database == database || swap.swapped == Some(database)
+        });
+        let from = swapped.map_or(0, |at| at + 1);
         for position in index
-            .from(key_hash(self.seed, database, key), 0)
+            .from(key_hash(self.seed, database, key), from)
             .iter()
             .rev()
         {
@@ -688,15 +733,30 @@ fn is_of(payload: &[u8], database: u8, key: &[u8]) -> bool {
     change.database == database && change.key == key && payload[KIND_AT] != SWAP
 }
 
-/// Appends a value, if it is not too large to be copied; what is appended else means nothing.
-pub(crate) fn is_kept_whole(value: &Value, out: &mut Vec<u8>) -> bool {
-    // Each element takes two bytes at least.
-    if value.elements() > COLLECTION_BYTES_MAX / 2 {
-        return false;
+/// Appends a collection, if it is not too large to be copied.
+fn is_kept_whole(value: &Value, out: &mut Vec<u8>) -> bool {
+    let kept = !value.is_longer_than(COLLECTION_BYTES_MAX);
+    if kept {
+        value.serialize(out);
     }
-    let begun = out.len();
-    value.serialize(out);
-    value.elements() == 0 || out.len() - begun <= COLLECTION_BYTES_MAX
+    kept
+}
+
+/// Whether these bytes of a record are the value; none where that is too large to tell.
+pub(crate) fn is_same(bytes: &[u8], value: &Value) -> Option<bool> {
+    if let Value::String(string) = value {
+        return Some(string.is_serialized(bytes));
+    }
+    let mut serialized = Vec::new();
+    is_kept_whole(value, &mut serialized).then(|| serialized == bytes)
+}
+
+/// The length of a string in bytes, or of a collection in elements.
+pub(crate) fn length_of(value: &Value) -> u64 {
+    match value {
+        Value::String(string) => string.bytes.len() as u64,
+        value => value.elements() as u64,
+    }
 }
 
 const KINDS: [&str; 5] = ["string", "hash", "list", "set", "zset"];
