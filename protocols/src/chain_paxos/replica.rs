@@ -215,17 +215,7 @@ impl Protocol for ChainPaxos {
             self.fetch_state(base.max(self.log.first().previous()), ctx);
         }
         ctx.set_timer(Timer::Beat, self.config.heartbeat);
-        if first_boot
-            && self.me.id() == self.ballots.first().owner
-            && self.ballots.promised() < self.ballots.first()
-        {
-            // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
-            // proposed under it, so no later start can take this branch.
-            self.raise_promise(self.ballots.first(), ctx);
-            self.role = Role::Candidate(PhaseOne::first(self.me.members()), None);
-        } else {
-            self.arm_election(ctx);
-        }
+        self.begin_elections(first_boot, ctx);
     }
 
     fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
@@ -300,11 +290,7 @@ impl Protocol for ChainPaxos {
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
-        while let Some(promised) = self.ballots.durable_up_to(upto) {
-            if promised {
-                self.on_promise_durable(ctx);
-            }
-        }
+        self.on_promises_persisted(upto, ctx);
         if self.log.durable_up_to(upto, self.ballots.promised()) {
             self.vote();
         }
@@ -482,8 +468,7 @@ impl Protocol for ChainPaxos {
     }
 
     fn assert_invariants(&self) {
-        self.ballots.assert_invariants();
-        self.log.assert_invariants(self.ballots.promised());
+        self.assert_leadership();
         self.catch_up.assert_kept(&self.log);
         assert!(
             self.log.first() <= self.log.executed().next() || self.catch_up.fetching().under_way(),
@@ -499,22 +484,7 @@ impl Protocol for ChainPaxos {
             "a chain below a quorum could never change again"
         );
         if let Role::Leader(_) = &self.role {
-            assert!(
-                self.ballots.promised().owner == self.me.id(),
-                "a leader leads its own ballot"
-            );
-            assert!(self.ballots.is_durable(), "and has it on disk");
-            assert!(
-                self.log.held().next() == self.log.end(),
-                "a leader's log has no holes"
-            );
             assert!(self.chain.position() == Some(0), "it stands at the head");
-        }
-        if let Some(leader) = self.leader.leader() {
-            assert!(
-                self.ballots.promised().owner == leader,
-                "the leader owns the promised ballot"
-            );
         }
     }
 }

@@ -185,17 +185,7 @@ impl Protocol for MultiPaxos {
         {
             return self.become_leader(&[], ctx);
         }
-        if first_boot
-            && self.me.id() == self.ballots.first().owner
-            && self.ballots.promised() < self.ballots.first()
-        {
-            // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
-            // proposed under it, so no later start can take this branch.
-            self.raise_promise(self.ballots.first(), ctx);
-            self.role = Role::Candidate(PhaseOne::first(self.me.members()));
-        } else {
-            self.arm_election(ctx);
-        }
+        self.begin_elections(first_boot, ctx);
     }
 
     fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
@@ -328,11 +318,7 @@ impl Protocol for MultiPaxos {
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
         self.sadl.on_persisted(upto, ctx);
-        while let Some(promised) = self.ballots.durable_up_to(upto) {
-            if promised {
-                self.on_promise_durable(ctx);
-            }
-        }
+        self.on_promises_persisted(upto, ctx);
         let voted = self.log.durable_up_to(upto, self.ballots.promised());
         if voted {
             if matches!(self.role, Role::Leader(_)) {
@@ -514,29 +500,13 @@ impl Protocol for MultiPaxos {
 
     fn assert_invariants(&self) {
         self.sadl.assert_invariants();
-        self.ballots.assert_invariants();
-        self.log.assert_invariants(self.ballots.promised());
+        self.assert_leadership();
         assert!(
             self.log.first() <= self.log.executed().next(),
             "what is not executed is kept"
         );
         if let Role::Leader(lead) = &self.role {
-            assert!(
-                self.ballots.promised().owner == self.me.id(),
-                "a leader leads its own ballot"
-            );
-            assert!(self.ballots.is_durable(), "and has it on disk");
-            assert!(
-                self.log.held().next() == self.log.end(),
-                "a leader's log has no holes"
-            );
             lead.assert_invariants(self.me.members(), self.log.end());
-        }
-        if let Some(leader) = self.leader.leader() {
-            assert!(
-                self.ballots.promised().owner == leader,
-                "the leader owns the promised ballot"
-            );
         }
     }
 }

@@ -15,7 +15,8 @@ use super::{
     Progress, PromisePage, Promised, random_duration,
 };
 use crate::{
-    Context, DecodeError, Incarnation, Lane, Protocol, Reader, ReplicaId, Slot, Time, Wire, Writer,
+    Context, DecodeError, Incarnation, Lane, PersistId, Protocol, Reader, ReplicaId, Slot, Time,
+    Wire, Writer,
 };
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -310,6 +311,51 @@ pub trait Election: Protocol<Message: ElectionMessages> {
     /// Injected bugs of a rejection. True when it is dealt with.
     fn on_reject_injected(&mut self, _from: ReplicaId, _ctx: &mut Context<'_, Self>) -> bool {
         false
+    }
+
+    /// The replica has started: on the first boot of all, the owner of the lowest ballot leads it.
+    fn begin_elections(&mut self, first_boot: bool, ctx: &mut Context<'_, Self>) {
+        let first = self.ballots().first();
+        if first_boot && self.me().id() == first.owner && self.ballots().promised() < first {
+            // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
+            // proposed under it, so no later start can take this branch.
+            self.raise_promise(first, ctx);
+            self.stand(PhaseOne::first(self.me().members()));
+        } else {
+            self.arm_election(ctx);
+        }
+    }
+
+    /// Writes up to this one are durable, perhaps of promises.
+    fn on_promises_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
+        while let Some(promised) = self.ballots_mut().durable_up_to(upto) {
+            if promised {
+                self.on_promise_durable(ctx);
+            }
+        }
+    }
+
+    /// Checks what always holds of ballots, leader and log.
+    ///
+    /// # Panics
+    /// When it does not.
+    fn assert_leadership(&self) {
+        let promised = self.ballots().promised();
+        self.ballots().assert_invariants();
+        self.log().assert_invariants(promised);
+        if self.leads() {
+            let own = promised.owner == self.me().id();
+            assert!(own, "a leader leads its own ballot");
+            assert!(self.ballots().is_durable(), "and has it on disk");
+            let whole = self.log().held().next() == self.log().end();
+            assert!(whole, "a leader's log has no holes");
+        }
+        let owns = |leader| leader == promised.owner;
+        let known = self.leader().leader();
+        assert!(
+            known.is_none_or(owns),
+            "the leader owns the promised ballot"
+        );
     }
 
     /// When the election timer fires: whether the leader is alive. The timer is set again.
