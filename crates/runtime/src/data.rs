@@ -92,7 +92,7 @@ struct PeersFile {
     peers: BTreeMap<u16, PeerSeen>,
 }
 
-/// What is known of a peer permanently.
+/// The permanent knowledge of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PeerSeen {
     /// Drawn when the peer's directory was made.

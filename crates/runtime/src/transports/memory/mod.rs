@@ -39,7 +39,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering, fence},
 };
 
-/// What the other side left in the memory is malformed; the link is of no use any more.
+/// The other side left malformed content in the memory; the link is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shared memory: {0}")]
 pub(crate) struct Mad(pub &'static str);
