@@ -235,7 +235,7 @@ fn restored_replica_keeps_expired_keys_when_others_do() {
     }
 }
 
-/// What it says of `k` behind a version.
+/// The answer for `k` behind a version.
 fn at_version(store: &Store, version: u64) -> String {
     let version = format!("v:{version}");
     let command = words(&["QUINTET.AT", &version, "GET", "k"]);
