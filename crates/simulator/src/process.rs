@@ -693,10 +693,10 @@ impl World {
         let state = (moved && !follows).then(|| node.state_digest());
         let fetching = node.is_fetching();
         if speculates || !process.speculated.is_empty() {
-            let stable = match speculates {
-                true => node.stable(),
-                false => executed,
-            };
+            let stable = if speculates { node.stable() } else { executed };
+            if node.undoes() {
+                process.speculated.undone(stable);
+            }
             let run = Run {
                 epoch,
                 slot: executed,

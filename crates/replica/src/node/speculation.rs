@@ -64,7 +64,7 @@ impl Node {
     }
 
     /// Whether something is being undone.
-    pub(super) fn undoes(&self) -> bool {
+    pub fn undoes(&self) -> bool {
         let installing = self.installing.as_ref();
         installing.is_some_and(|installing| installing.source.undoes())
     }

@@ -54,6 +54,12 @@ impl Speculated {
         self.held.push_back(run);
     }
 
+    /// The replica has begun to undo what is not final. It may install a state before it executes
+    /// again, and then says that it has executed up to the same slot as before.
+    pub fn undone(&mut self, stable: Slot) {
+        self.held.retain(|held| held.slot <= stable);
+    }
+
     /// What was read behind the last run; given back when nothing of it is held any more.
     #[must_use]
     pub fn read(&mut self, queries: Vec<Queried>) -> Vec<Queried> {
@@ -115,6 +121,17 @@ mod tests {
         speculated.executed(run(5, 2));
         let mut ready = |stable| speculated.ready(Slot(stable)).map(|run| run.slot.0);
         assert_eq!((ready(9), ready(9)), (Some(5), None));
+    }
+
+    #[test]
+    fn undone_runs_never_come_out_whatever_becomes_final() {
+        let mut speculated = Speculated::default();
+        for slot in 1..=3 {
+            speculated.executed(run(slot, slot));
+        }
+        speculated.undone(Slot(1));
+        let mut ready = |stable| speculated.ready(Slot(stable)).map(|run| run.slot.0);
+        assert_eq!((ready(9), ready(9)), (Some(1), None));
     }
 
     #[test]
