@@ -40,6 +40,14 @@ pub(super) struct PastRead {
     next: Option<Step>,
 }
 
+/// The arguments of the command that the parser has found.
+fn arguments(connection: &Connection, offset: usize) -> ArgsBuffer<'_> {
+    let (input, parser) = (&connection.input[offset..], &connection.parser);
+    (1..parser.len())
+        .map(|index| parser.argument(input, index))
+        .collect()
+}
+
 impl PastRead {
     /// The bytes that it keeps.
     pub fn bytes(&self) -> usize {
@@ -59,11 +67,7 @@ impl Gateway {
         if !self.builder.is_empty() {
             return Flow::Cut;
         }
-        let input = &connection.input[offset..];
-        let parser = &connection.parser;
-        let args: ArgsBuffer<'_> = (1..parser.len())
-            .map(|index| parser.argument(input, index))
-            .collect();
+        let args = arguments(connection, offset);
         let asking = match asking(spec.op, &args) {
             Ok(asking) => asking,
             Err(error) => {
@@ -72,8 +76,13 @@ impl Gateway {
                 return self.refuse(connection, &text);
             }
         };
+        if self.read_only && asking.begin() == Step::Tick {
+            drop(args);
+            return self.refuse(connection, DISK_FULL);
+        }
         let mut builder = RequestBuilder::new();
         builder.command(spec, connection.client.mode, &args);
+        drop(args);
         self.counters.commands_read += 1;
         connection.past = Some(Box::new(PastRead {
             asking,
@@ -88,17 +97,13 @@ impl Gateway {
     /// Why this RETAIN is refused before it is ordered, if it is.
     #[cold]
     pub(super) fn refuses_retain(&self, connection: &Connection, offset: usize) -> Option<String> {
-        let input = &connection.input[offset..];
-        let parser = &connection.parser;
-        let args: ArgsBuffer<'_> = (1..parser.len())
-            .map(|index| parser.argument(input, index))
-            .collect();
+        let args = arguments(connection, offset);
         let (bytes, bytes_max) = (retained_bytes(&args)?, self.config.memory_max);
         (bytes_max > 0 && bytes > bytes_max)
-            .then(|| format!("ERR BYTES exceeds limits.memory_bytes_max ({bytes} > {bytes_max})"))
+            .then(|| format!("ERR BYTES exceeds limits.memory_max ({bytes} > {bytes_max})"))
     }
 
-    /// A connection's read of the past begins.
+    /// A connection's read of the past begins: its first step cannot fail.
     pub(super) fn begin_past(&mut self, index: usize, connection: &mut Connection) {
         connection.phase = Phase::Request;
         if let Some(past) = &connection.past {

@@ -1,7 +1,7 @@
 //! Reads of the past through the gateway.
 
 use super::rig::{BEGIN, Rig};
-use crate::server::GatewayConfig;
+use crate::server::{GatewayConfig, NodeView};
 use quintet_replica::{Level, Outcome, RequestKind};
 use std::time::Duration;
 
@@ -224,6 +224,28 @@ fn retain_beyond_the_memory_limit_is_refused() {
         rig.say(id, "QUINTET.RETAIN SECONDS 5 BYTES 1048576"),
         "+OK\\r\\n"
     );
+}
+
+#[test]
+fn full_disk_refuses_what_needs_a_tick_and_the_client_continues() {
+    let (mut rig, id) = keeping();
+    rig.say(id, "SET a 1");
+    let then = micros(&rig);
+    rig.pass(Duration::from_secs(1));
+    rig.say(id, "SET a 2");
+    rig.gateway.set_view(NodeView {
+        disk_state: "full",
+        ..NodeView::default()
+    });
+    rig.pass(Duration::from_millis(1));
+    let not_closed = format!("QUINTET.AT us:{} GET a", micros(&rig) - 1);
+    for line in ["QUINTET.AT now GET a", "QUINTET.HISTORY a", &not_closed] {
+        let reply = rig.ask(id, format!("{line}\r\nPING\r\n"));
+        let refused = reply.starts_with("-MISCONF") && reply.ends_with("\\r\\n+PONG\\r\\n");
+        assert!(refused, "{line}: {reply}");
+    }
+    let closed = format!("QUINTET.AT us:{then} GET a");
+    assert_eq!(rig.say(id, &closed), "$1\\r\\n1\\r\\n");
 }
 
 #[test]
