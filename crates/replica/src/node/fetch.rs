@@ -81,7 +81,9 @@ impl Node {
         let leader = self.replica.status().leader;
         const PLACES: usize = ReplicaSet::MEMBERS_MAX;
         let distance = |id: ReplicaId| (id.index() + PLACES - self.id.index()) % PLACES;
-        let mut donors: transfer::Donors = (self.voters_of(from).without(self.id).iter()).collect();
+        let may_give =
+            |id: &ReplicaId| self.succession.gives(*id) || self.votes(*id) && *id != self.id;
+        let mut donors: transfer::Donors = from.iter().filter(may_give).collect();
         donors.sort_by_key(|id| (world.room(*id) == 0, leader == Some(*id), distance(*id)));
         donors
     }

@@ -601,29 +601,11 @@ impl Node {
             return Err(FrameError::Group { theirs: group });
         }
         if let Peer::Replica(from) = from {
-            let is_member = self.members.contains(from);
-            // Of another epoch there may be other members.
-            let may_be = from.index() < ReplicaSet::MEMBERS_MAX && epoch != self.epoch;
-            if !is_member && !may_be {
-                return Err(DecodeError::Bad("sender").into());
-            }
+            self.note_sender(from, kind, epoch, world, out)?;
             if kind == FrameKind::Epoch as u8 {
                 let word = EpochWord::decode_all(reader.rest())?;
                 self.on_epoch_word(from, word, world, out);
                 return Ok(());
-            }
-            if epoch != self.epoch {
-                self.on_stray_frame(from, epoch, world, out);
-            } else if NODES_OWN.contains(&kind) {
-                // It may be on its way into the epoch, and its protocol not begun.
-                self.note_present(from);
-            } else if !self.succession.runs(from) {
-                self.note_running(from, world, out);
-            }
-            let may_be_a_learners = [FrameKind::Transfer, FrameKind::Bridge].map(|it| it as u8);
-            let is_heard = self.votes(from) || may_be_a_learners.contains(&kind);
-            if epoch == self.epoch && !is_heard {
-                return Err(DecodeError::Bad("sender").into());
             }
         }
         if let Peer::Frontend(frontend) = from

@@ -7,6 +7,8 @@
 //!       └──begin_epoch: the protocol of e+1 starts ◄──EpochBegins── Beginning(e+1)
 //!                                                                              ▲
 //!   a peer is further by an epoch or more ──► Following ──a state of it is here┘
+//!                                                 ▲ asks
+//!   Ended(e), and no member of e+1 ──all that have entered are lost──► Giving: until it is settled
 //! ```
 //!
 //! Nobody decides when an epoch begins: each member enters by itself. It leaves the epoch that has
@@ -23,8 +25,14 @@
 //! Links outlive epochs. A protocol sees a link to a peer whose protocol runs in the same epoch, and
 //! no other: what is sent to one that has not begun is lost, and nobody would send it again.
 
+mod giving;
+mod word;
+
+pub(super) use word::EpochWord;
+
 use super::{between::Between, learning::Learning, rebased::Rebased, *};
 use crate::{DescriptorError, FeedEnd, carried::Carried};
+use word::Holds;
 
 /// How often peers are told where this replica is that may not know it.
 const TELL_EVERY: Duration = Duration::from_millis(50);
@@ -35,70 +43,6 @@ const ANSWER_EVERY: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// A first state that could not be saved is written again after this.
 const SAVE_AGAIN: Duration = Duration::from_millis(500);
-
-/// What a replica has of the state of its epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Holds {
-    /// Nothing that can be used.
-    Nothing = 0,
-    /// All of it, not yet durably.
-    Soon = 1,
-    /// All of it: others may take it.
-    State = 2,
-}
-
-/// What a replica tells its peers of the epoch that it is in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct EpochWord {
-    number: EpochNumber,
-    /// It has ended permanently.
-    ended: bool,
-    holds: Holds,
-    /// Where it began.
-    base: Executed,
-    /// Its descriptor, as [`Descriptor::told`] has it.
-    descriptor: Bytes,
-    /// And where are you?
-    asks: bool,
-}
-
-impl Wire for EpochWord {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.number.0);
-        writer.bool(self.ended);
-        writer.u8(self.holds as u8);
-        writer.u64(self.base.slot.0);
-        writer.u64(self.base.position.0);
-        writer.slice(&self.descriptor);
-        writer.bool(self.asks);
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            number: EpochNumber(reader.u64("epoch")?),
-            ended: reader.bool("ended")?,
-            holds: match reader.u8("what is held")? {
-                0 => Holds::Nothing,
-                1 => Holds::Soon,
-                2 => Holds::State,
-                _ => return Err(DecodeError::Bad("what is held")),
-            },
-            base: Executed {
-                slot: reader.slot("base")?,
-                position: crate::Position(reader.number("base")?),
-            },
-            descriptor: reader.blob("descriptor")?,
-            asks: reader.bool("asks")?,
-        })
-    }
-}
-
-impl EpochWord {
-    pub(super) fn into_descriptor(self) -> Bytes {
-        self.descriptor
-    }
-}
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,6 +59,8 @@ enum Phase {
     Following,
     /// It has the state and no vote: it executes what the voters have executed.
     Learning,
+    /// It is no member, and has the state that the epoch began with for those that are.
+    Giving,
 }
 
 /// Where a node is between epochs, and where its peers are.
@@ -130,6 +76,10 @@ pub(super) struct Succession {
     later: ReplicaSet,
     /// Peers in this node's epoch that have nothing of its state.
     empty: ReplicaSet,
+    /// Those of them that have lost it.
+    lost: ReplicaSet,
+    /// Some that are no members, and have the state that this epoch began with.
+    givers: ReplicaSet,
     /// A member has entered a later epoch, so a majority had the end of this one then.
     is_over: bool,
     /// The epoch before was kept on disk. Its acknowledgements hold through a loss of power until this
@@ -168,6 +118,8 @@ impl Succession {
             past: ReplicaSet::EMPTY,
             later: ReplicaSet::EMPTY,
             empty: ReplicaSet::EMPTY,
+            lost: ReplicaSet::EMPTY,
+            givers: ReplicaSet::EMPTY,
             is_over: false,
             was_on_disk: false,
             links: BTreeMap::new(),
@@ -191,6 +143,7 @@ impl Succession {
         use core::hash::Hash;
         let peers = [self.elsewhere, self.idle, self.past, self.later, self.empty];
         (self.phase, peers.map(|set| set.0), self.is_over).hash(&mut hasher);
+        (self.lost.0, self.givers.0).hash(&mut hasher);
         self.was_on_disk.hash(&mut hasher);
         (&self.links, &self.frontends, &self.answered, &self.carried).hash(&mut hasher);
         (self.young, self.bridged, self.bridges_from).hash(&mut hasher);
@@ -247,6 +200,11 @@ impl Succession {
     pub(super) fn follow_again(&mut self) {
         self.phase = Phase::Following;
         self.recovered = Some(RecoveredBytes::default());
+    }
+
+    /// Whether such a replica may be asked for the state.
+    pub(super) const fn gives(&self, peer: ReplicaId) -> bool {
+        self.givers.contains(peer)
     }
 
     /// Whether nothing of this epoch's state is at that peer.
@@ -310,7 +268,9 @@ impl Node {
             holds: match self.succession.phase {
                 Phase::Serving | Phase::Ended { .. } | Phase::Learning => Holds::State,
                 Phase::Saving { .. } | Phase::Beginning => Holds::Soon,
+                Phase::Following if self.succession.recovered.is_none() => Holds::Awaits,
                 Phase::Following => Holds::Nothing,
+                Phase::Giving => Holds::Gives,
             },
             base: self.executor.base(),
             descriptor: told.unwrap_or_default(),
@@ -424,7 +384,8 @@ impl Node {
                 if before != Some(incarnation) {
                     // It may have forgotten what it had.
                     self.succession.past = self.succession.past.without(id);
-                    self.succession.empty = self.succession.empty.without(id);
+                    self.succession.later = self.succession.later.without(id);
+                    self.note_emptiness(id, Holds::State);
                 }
                 let (away, first) = (!self.succession.runs(id), EpochNumber(1));
                 if away || self.epoch > first {
@@ -503,6 +464,9 @@ impl Node {
             }
             return self.look_at_succession(world, out);
         }
+        if word.number == self.epoch && word.holds == Holds::Gives {
+            return self.on_giver(from, &word);
+        }
         if word.number == self.epoch && !is_member {
             return self.malformed += 1;
         }
@@ -510,15 +474,21 @@ impl Node {
             return self.on_word_of_this_epoch(from, &word, world, out);
         }
         self.succession.is_over = true;
-        if word.holds == Holds::Nothing {
+        if word.holds.is_nothing() {
+            self.succession.later = self.succession.later.without(from);
+            self.maybe_give(&word, world, out);
             return self.look_at_succession(world, out);
+        }
+        if self.succession.phase == Phase::Giving {
+            // They had the end of this epoch.
+            return self.end_membership(word.number, out);
         }
         if is_member {
             self.succession.past.insert(from);
         }
         self.look_at_succession(world, out);
-        let holds = word.holds == Holds::State;
-        if holds {
+        let holds = word.holds.may_be_taken();
+        if word.holds == Holds::State {
             self.succession.later.insert(from);
         }
         if self.is_leaving() && self.is_settled_without() {
@@ -550,18 +520,63 @@ impl Node {
             self.succession.past.insert(from);
             self.learn_at_once(world, out);
         }
-        self.succession.empty = self.succession.empty.without(from);
-        if word.holds == Holds::Nothing {
-            self.succession.empty.insert(from);
-        }
+        self.note_emptiness(from, word.holds);
         match word.holds {
             Holds::State => self.note_running(from, world, out),
-            Holds::Nothing | Holds::Soon => {
+            Holds::Nothing | Holds::Awaits | Holds::Soon | Holds::Gives => {
                 self.note_present(from);
                 self.note_idle(from);
             }
         }
         self.look_at_succession(world, out);
+    }
+
+    fn note_emptiness(&mut self, from: ReplicaId, holds: Holds) {
+        let succession = &mut self.succession;
+        succession.empty = succession.empty.without(from);
+        succession.lost = succession.lost.without(from);
+        if holds.is_nothing() {
+            succession.empty.insert(from);
+        }
+        if holds == Holds::Nothing {
+            succession.lost.insert(from);
+        }
+    }
+
+    /// A frame has come from a replica: whether it may send such, and what that says of its epoch.
+    pub(super) fn note_sender(
+        &mut self,
+        from: ReplicaId,
+        kind: u8,
+        epoch: EpochNumber,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> Result<(), DecodeError> {
+        let word = kind == FrameKind::Epoch as u8;
+        let given = kind == FrameKind::Transfer as u8 && self.succession.givers.contains(from);
+        // Of another epoch there may be other members, and one that gives its state is none.
+        let may_be = epoch != self.epoch || word || given;
+        let is_member = self.members.contains(from);
+        if !(is_member || may_be && from.index() < ReplicaSet::MEMBERS_MAX) {
+            return Err(DecodeError::Bad("sender"));
+        }
+        if word || given {
+            return Ok(());
+        }
+        if epoch != self.epoch {
+            self.on_stray_frame(from, epoch, world, out);
+        } else if NODES_OWN.contains(&kind) {
+            // It may be on its way into the epoch, and its protocol not begun.
+            self.note_present(from);
+        } else if !self.succession.runs(from) {
+            self.note_running(from, world, out);
+        }
+        let may_be_a_learners = [FrameKind::Transfer, FrameKind::Bridge].map(|it| it as u8);
+        let is_heard = self.votes(from) || may_be_a_learners.contains(&kind);
+        if epoch == self.epoch && !is_heard {
+            return Err(DecodeError::Bad("sender"));
+        }
+        Ok(())
     }
 
     fn is_descriptor(&self, told: &[u8]) -> bool {
@@ -609,8 +624,9 @@ impl Node {
     /// Whether this replica is none of the epoch that its own has ended for.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        self.successor()
-            .is_some_and(|next| self.is_replaced_by(&next))
+        let gives = self.succession.phase == Phase::Giving;
+        let next = self.successor();
+        gives || next.is_some_and(|next| self.is_replaced_by(&next))
     }
 
     /// Whether the end of this epoch is missing here, or was reached too late.
@@ -619,7 +635,7 @@ impl Node {
             Phase::Serving | Phase::Following | Phase::Learning => true,
             // It may have the end, and another state that is half restored.
             Phase::Ended { .. } => word.number.0 > self.epoch.0 + 1 || self.installing.is_some(),
-            Phase::Saving { .. } | Phase::Beginning => false,
+            Phase::Saving { .. } | Phase::Beginning | Phase::Giving => false,
         }
     }
 
@@ -638,6 +654,10 @@ impl Node {
         }
         if let Phase::Ended { since } = self.succession.phase {
             self.maybe_enter(since, world, out);
+        }
+        let running = self.voters_of(self.succession.running(self.peers()));
+        if self.succession.phase == Phase::Giving && self.voters.is_majority(running) {
+            return self.end_membership(self.epoch, out);
         }
         self.arm_succession(world, out);
     }
@@ -670,6 +690,7 @@ impl Node {
             Phase::Saving { again: Some(at) } if now >= at => self.save_first_state(out),
             Phase::Following => self.fetch_on(world, out),
             Phase::Learning => self.learn(world, out),
+            Phase::Giving => self.save_given_state(world, out),
             _ => {}
         }
         self.look_at_succession(world, out);
@@ -679,8 +700,9 @@ impl Node {
     fn fetch_on(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let peers = self.voters_of(self.peers());
         let present = self.succession.present(peers);
-        let empty = self.voters_of(self.succession.empty);
-        if self.succession.recovered.is_some() && empty == peers {
+        let givers = self.succession.givers;
+        let lost = self.voters_of(self.succession.lost);
+        if self.succession.recovered.is_some() && lost == peers && givers.is_empty() {
             let reason = "no member has the state of this epoch any more: all have lost what they \
                           had in memory. Begin a new cluster with a snapshot (quintet snapshot \
                           restore), or with nothing (--bootstrap-again)";
@@ -689,7 +711,7 @@ impl Node {
         let known = self.voters_of(self.holders());
         // It has given up what it had in memory of the earlier epoch, not what is on its disk.
         let has_earlier = self.succession.was_on_disk && self.succession.recovered.is_none();
-        if has_earlier && known.is_empty() && !present.is_empty() {
+        if has_earlier && known.is_empty() && givers.is_empty() && !present.is_empty() {
             let reason = format!(
                 "no member has the state of epoch {} any more: start this replica again, to end \
                  the epoch before with those that are still in it",
@@ -697,7 +719,8 @@ impl Node {
             );
             return self.halt_as(HaltKind::StartAgain, reason, out);
         }
-        let from = if known.is_empty() { peers } else { known };
+        let have = ReplicaSet(known.0 | givers.0);
+        let from = if have.is_empty() { peers } else { have };
         self.fetch_first_state(from, world, out);
     }
 
@@ -810,7 +833,8 @@ impl Node {
             (self.members, self.voters) = (next.all(), next.voters());
         }
         let members = self.members;
-        assert!(members.contains(self.id), "a node is one of the members");
+        let gives = self.succession.phase == Phase::Giving;
+        assert!(gives || members.contains(self.id), "a node is a member");
         self.succession.links.retain(|id, _| members.contains(*id));
         self.digests.keep_members(members);
         self.envelopes = FRAME_KINDS.map(|kind| envelope(kind, self.group, self.epoch));
@@ -821,6 +845,8 @@ impl Node {
         self.succession.past = ReplicaSet::EMPTY;
         self.succession.later = ReplicaSet::EMPTY;
         self.succession.empty = ReplicaSet::EMPTY;
+        self.succession.lost = ReplicaSet::EMPTY;
+        self.succession.givers = ReplicaSet::EMPTY;
         self.succession.is_over = false;
         self.succession.bridged = false;
         self.forget_preparations();
@@ -943,9 +969,13 @@ impl Node {
         self.executor.follow(&next, word.base);
         self.become_member_of(&next);
         self.succession.recovered = None;
-        self.note_present(from);
-        self.succession.idle = self.succession.idle.without(from);
         self.succession.phase = Phase::Following;
+        if word.holds == Holds::Gives {
+            self.succession.givers.insert(from);
+        } else {
+            self.note_present(from);
+            self.succession.idle = self.succession.idle.without(from);
+        }
         self.fetch_first_state(ReplicaSet::EMPTY.with(from), world, out);
         self.arm_succession(world, out);
     }

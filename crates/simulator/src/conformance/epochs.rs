@@ -476,6 +476,36 @@ pub(super) fn all_that_are_lost_are_removed_at_once(setting: Setting) -> Result<
     Ok(())
 }
 
+/// A member is replaced. Another one enters the next epoch and is lost with what it had in memory, when
+/// the third has given up its state of the earlier epoch to follow it: the one that leaves gives its
+/// own.
+pub(super) fn state_is_given_by_one_that_leaves(setting: Setting) -> Result<(), Skip> {
+    let mut stage = cast::open(setting);
+    let (first, next) = (EpochNumber(1), EpochNumber(2));
+    let behind = cast::dispensable(&stage, cast::member(&stage)?)?;
+    let mut others = stage.members();
+    others.retain(|it| *it != behind);
+    let (leaves, enters) = (others[0], others[1]);
+    stage.talk(2);
+    stage.isolate(behind, true);
+    change_by(&mut stage, &[enters], first, |stage, replica| {
+        let _ = stage.offer_replacement(replica, leaves);
+    });
+    stage.heal();
+    stage.cut(&[(leaves, behind), (behind, leaves)], true);
+    stage.until("it follows", |stage| stage.marked("epoch missed") > 0);
+    stage.crash(enters);
+    stage.heal();
+    serve(&mut stage, &[behind], next);
+    assert!(stage.marked("state given by one that leaves") > 0);
+    stage.crash(leaves);
+    stage.join(leaves, behind);
+    serve(&mut stage, &[leaves], next);
+    start(&mut stage, &[enters], next);
+    end(&mut stage);
+    Ok(())
+}
+
 /// One more replica gets the state while it has no vote, over the end of an epoch and a restart, and
 /// then has its vote at once: without another transfer of the state.
 pub(super) fn learner_has_the_state_when_it_gets_its_vote(

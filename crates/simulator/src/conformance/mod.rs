@@ -175,6 +175,8 @@ scenarios! {
         "from disk to memory and back: once acknowledgements promise a disk, all may die at once";
     epochs::all_that_are_lost_are_removed_at_once [3, 5] Disk
         "as many are lost as the protocol turns out to do without, and removed: those left serve";
+    epochs::state_is_given_by_one_that_leaves [3] Memory
+        "who has entered an epoch is lost in memory, and who leaves gives its state to the rest";
     epochs::learner_has_the_state_when_it_gets_its_vote [1, 3] Both
         "a replica gets the state before its vote, and no quorum needs it until then";
     epochs::state_saved_ahead_leads_into_the_next_epoch [3] Disk
