@@ -472,33 +472,28 @@ impl Executor {
                 {
                     self.sessions.forget_replies(id.session);
                 }
-                match self
-                    .sessions
-                    .admit(id.session, id.sequence, request.open, time)
-                {
-                    Verdict::Execute => {
-                        let at = At {
-                            position: self.executed.position,
-                            time,
-                            id,
-                        };
+                let at = At {
+                    position: self.executed.position,
+                    time,
+                    id,
+                };
+                let admitted = (self.sessions).admit(id.session, id.sequence, request.open, time);
+                match admitted {
+                    Ok(admitted) => {
                         let reply = self.results.begin();
                         self.machine.apply(&at, request.payload, reply);
                         let reply = self.results.end(RequestStatus::Done, reply_bytes_max);
-                        self.sessions.executed(id.session, id.sequence, reply);
+                        if admitted.executed(reply) {
+                            self.sessions.drop_largest();
+                        }
                     }
-                    Verdict::Replay(_) if self.planted.is(Plant::RetryExecutesTwice) => {
-                        let at = At {
-                            position: self.executed.position,
-                            time,
-                            id,
-                        };
+                    Err(Verdict::Replay(_)) if self.planted.is(Plant::RetryExecutesTwice) => {
                         let reply = self.results.begin();
                         self.machine.apply(&at, request.payload, reply);
                         self.results.end(RequestStatus::Done, reply_bytes_max);
                     }
-                    Verdict::Replay(reply) => self.results.push(RequestStatus::Done, reply),
-                    Verdict::Refuse(status) => self.results.push(status, &[]),
+                    Err(Verdict::Replay(reply)) => self.results.push(RequestStatus::Done, reply),
+                    Err(Verdict::Refuse(status)) => self.results.push(status, &[]),
                 }
                 return;
             }
@@ -1073,9 +1068,8 @@ mod tests {
         for number in 1..=6u64 {
             let id = SessionId { owner: 9, number };
             original.sessions.open(id, CommandTime(0), CommandTime(1));
-            let verdict = original.sessions.admit(id, 1, 0, CommandTime(1));
-            assert_eq!(verdict, Verdict::Execute);
-            original.sessions.executed(id, 1, Some(&long));
+            let sessions = &mut original.sessions;
+            assert!(sessions.execute(id, 1, CommandTime(1), Some(&long)));
         }
         original.execute(Slot(4), CommandTime(5), &batch_of(&[(1, b"x")]), None);
         let stream = snapshot(&mut original);

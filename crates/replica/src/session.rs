@@ -21,7 +21,10 @@ use alloc::{
 };
 use core::time::Duration;
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use hashbrown::{
+    HashMap,
+    hash_map::{Entry, OccupiedEntry},
+};
 
 mod digest;
 
@@ -121,15 +124,63 @@ fn in_nanoseconds(lifetime: Duration) -> u64 {
     u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a session says of a command.
+/// The answer to a command that is not executed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// It is the next one: execute it, then call [`Sessions::executed`].
-    Execute,
     /// It has been executed; this was the reply.
     Replay(&'a [u8]),
-    /// It is not executed.
+    /// It is rejected.
     Refuse(RequestStatus),
+}
+
+/// The next command of its session, to be executed now.
+#[derive(Debug)]
+#[must_use]
+pub struct Admitted<'a> {
+    session: &'a mut Session,
+    sequence: u64,
+    kept: KeptReplies,
+    kept_bytes: &'a mut usize,
+}
+
+impl Admitted<'_> {
+    /// The command was executed with this reply; `None` when it has one that nobody learns. True
+    /// when all sessions keep too much now: [`Sessions::drop_largest`] must follow.
+    #[inline]
+    #[must_use]
+    pub fn executed(self, reply: Option<&[u8]>) -> bool {
+        let session = self.session;
+        session.executed = session.executed.max(self.sequence);
+        let Some(reply) = reply.filter(|reply| reply.len() <= self.kept.reply_bytes_max) else {
+            return false;
+        };
+        let mut buffer = core::mem::take(&mut session.spare);
+        buffer.clear();
+        buffer.extend_from_slice(reply);
+        session.replies.push_back((self.sequence, buffer));
+        *self.kept_bytes += reply.len();
+        *self.kept_bytes > self.kept.bytes_max
+    }
+}
+
+const fn is_outlived(renewed: CommandTime, lifetime: u64, time: CommandTime) -> bool {
+    renewed.0.saturating_add(lifetime) < time.0
+}
+
+/// Ends all sessions of an owner. The `totals` count open sessions, and the bytes they keep.
+#[cold]
+fn remove_found(
+    owner: OccupiedEntry<'_, u64, Owner, FixedState>,
+    totals: (&mut usize, &mut usize),
+    digest: &mut Option<SessionDigest>,
+) {
+    let (id, mut owner) = owner.remove_entry();
+    if let Some(digest) = digest {
+        digest.add_all(id, &mut owner);
+    }
+    *totals.0 -= owner.sessions.len();
+    let kept = owner.sessions.values().map(Session::kept_bytes);
+    *totals.1 -= kept.sum::<usize>();
 }
 
 /// All sessions of a group. Part of the replicated state.
@@ -228,8 +279,8 @@ impl Sessions {
         self.count == 0
     }
 
-    fn outlived(&self, renewed: CommandTime, time: CommandTime) -> bool {
-        renewed.0.saturating_add(self.lifetime) < time.0
+    const fn outlived(&self, renewed: CommandTime, time: CommandTime) -> bool {
+        is_outlived(renewed, self.lifetime, time)
     }
 
     /// The owner if it has sessions and has not outlived them; renewed.
@@ -245,11 +296,9 @@ impl Sessions {
     }
 
     fn remove_owner(&mut self, owner: u64) {
-        self.before_end(owner);
-        if let Some(owner) = self.owners.remove(&owner) {
-            self.count -= owner.sessions.len();
-            let kept = owner.sessions.values().map(Session::kept_bytes);
-            self.kept_bytes -= kept.sum::<usize>();
+        if let Entry::Occupied(found) = self.owners.entry(owner) {
+            let totals = (&mut self.count, &mut self.kept_bytes);
+            remove_found(found, totals, &mut self.digest);
         }
     }
 
@@ -337,8 +386,11 @@ impl Sessions {
         }
     }
 
-    /// What is to be done with command `sequence` of a session; `open` as in
+    /// Whether command `sequence` of a session is its next one; `open` as in
     /// [`crate::RequestView`].
+    ///
+    /// # Errors
+    /// The answer of a command that is not to be executed.
     #[inline]
     pub fn admit(
         &mut self,
@@ -346,26 +398,33 @@ impl Sessions {
         sequence: u64,
         open: u16,
         time: CommandTime,
-    ) -> Verdict<'_> {
+    ) -> Result<Admitted<'_>, Verdict<'_>> {
         if open > SESSION_WINDOW_MAX || sequence == 0 {
-            return Verdict::Refuse(RequestStatus::Malformed);
+            return Err(Verdict::Refuse(RequestStatus::Malformed));
         }
         if self.planted.is(Plant::UnknownSessionIsMadeAnew) {
             self.make_anew(id, sequence, time);
         }
-        self.before_change(id);
         let disorder = self.planted.is(Plant::SessionOrderIgnored);
-        let renewed = self.owners.get(&id.owner).map(|owner| owner.renewed);
-        if renewed.is_some_and(|renewed| self.outlived(renewed, time)) {
-            self.remove_owner(id.owner);
-        }
-        let session = self.owners.get_mut(&id.owner).and_then(|owner| {
-            owner.renewed = owner.renewed.max(time);
-            owner.sessions.get_mut(&id.number)
-        });
-        let Some(session) = session else {
-            return Verdict::Refuse(RequestStatus::SessionUnknown);
+        let session = match self.owners.entry(id.owner) {
+            Entry::Occupied(found) if is_outlived(found.get().renewed, self.lifetime, time) => {
+                let totals = (&mut self.count, &mut self.kept_bytes);
+                remove_found(found, totals, &mut self.digest);
+                None
+            }
+            Entry::Occupied(found) => {
+                let owner = found.into_mut();
+                owner.renewed = owner.renewed.max(time);
+                owner.sessions.get_mut(&id.number)
+            }
+            Entry::Vacant(_) => None,
         };
+        let Some(session) = session else {
+            return Err(Verdict::Refuse(RequestStatus::SessionUnknown));
+        };
+        if let Some(digest) = &mut self.digest {
+            digest.add(id, session);
+        }
         let keep_from = sequence.saturating_sub(u64::from(open));
         while session
             .replies
@@ -379,17 +438,23 @@ impl Sessions {
                 }
             }
         }
-        match sequence {
-            next if next == session.executed + 1 => Verdict::Execute,
-            _ if disorder && session.replies.iter().all(|(at, _)| *at != sequence) => {
-                Verdict::Execute
-            }
-            above if above > session.executed => Verdict::Refuse(RequestStatus::OutOfOrder),
-            _ => match session.replies.iter().find(|(at, _)| *at == sequence) {
-                Some((_, reply)) => Verdict::Replay(reply),
-                None => Verdict::Refuse(RequestStatus::Forgotten),
-            },
+        let is_next = sequence == session.executed + 1;
+        if is_next || disorder && session.replies.iter().all(|(at, _)| *at != sequence) {
+            return Ok(Admitted {
+                session,
+                sequence,
+                kept: self.kept,
+                kept_bytes: &mut self.kept_bytes,
+            });
         }
+        if sequence > session.executed {
+            return Err(Verdict::Refuse(RequestStatus::OutOfOrder));
+        }
+        let kept = session.replies.iter().find(|(at, _)| *at == sequence);
+        Err(match kept {
+            Some((_, reply)) => Verdict::Replay(reply),
+            None => Verdict::Refuse(RequestStatus::Forgotten),
+        })
     }
 
     /// Of an injected bug.
@@ -436,37 +501,10 @@ impl Sessions {
         owner.is_some_and(|owner| owner.sessions.contains_key(&id.number))
     }
 
-    /// Command `sequence` was executed with this reply; `None` when it has one that nobody learns.
-    ///
-    /// # Panics
-    /// When [`Self::admit`] has not just said [`Verdict::Execute`] for it.
-    #[inline]
-    pub fn executed(&mut self, id: SessionId, sequence: u64, reply: Option<&[u8]>) {
-        let session = (self.owners.get_mut(&id.owner))
-            .and_then(|owner| owner.sessions.get_mut(&id.number))
-            .expect("the session was admitted");
-        assert!(
-            session.executed + 1 == sequence || self.planted.is(Plant::SessionOrderIgnored),
-            "a session executes in its order"
-        );
-        session.executed = session.executed.max(sequence);
-        let Some(reply) = reply.filter(|reply| reply.len() <= self.kept.reply_bytes_max) else {
-            return;
-        };
-        let mut buffer = core::mem::take(&mut session.spare);
-        buffer.clear();
-        buffer.extend_from_slice(reply);
-        session.replies.push_back((sequence, buffer));
-        self.kept_bytes += reply.len();
-        if self.kept_bytes > self.kept.bytes_max {
-            self.drop_largest();
-        }
-    }
-
     /// Drops replies of the sessions that keep most, until half of the bound is left: rare enough
     /// that looking at all sessions costs little. The order is one that all replicas have.
     #[cold]
-    fn drop_largest(&mut self) {
+    pub(crate) fn drop_largest(&mut self) {
         let mut keepers: Vec<(usize, u64, u64)> = (self.owners.iter())
             .flat_map(|(owner, of)| of.sessions.iter().map(|session| (*owner, session)))
             .map(|(owner, (number, session))| (session.kept_bytes(), owner, *number))
@@ -561,6 +599,26 @@ impl Sessions {
 }
 
 #[cfg(test)]
+impl Sessions {
+    /// Executes a command, if it is the next one, with this reply.
+    pub(crate) fn execute(
+        &mut self,
+        id: SessionId,
+        sequence: u64,
+        time: CommandTime,
+        reply: Option<&[u8]>,
+    ) -> bool {
+        let Ok(admitted) = self.admit(id, sequence, 0, time) else {
+            return false;
+        };
+        if admitted.executed(reply) {
+            self.drop_largest();
+        }
+        true
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -586,18 +644,19 @@ mod tests {
     #[test]
     fn a_retry_gets_the_first_reply_and_nothing_runs_twice() {
         let mut sessions = sessions();
-        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Execute);
-        sessions.executed(ID, 1, Some(b"one"));
-        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Replay(b"one"));
+        assert!(sessions.execute(ID, 1, at(1), Some(b"one")));
         assert_eq!(
-            sessions.admit(ID, 3, 1, at(1)),
-            Verdict::Refuse(RequestStatus::OutOfOrder)
+            sessions.admit(ID, 1, 0, at(1)).err(),
+            Some(Verdict::Replay(b"one"))
         );
-        assert_eq!(sessions.admit(ID, 2, 0, at(1)), Verdict::Execute);
-        sessions.executed(ID, 2, Some(b"two"));
         assert_eq!(
-            sessions.admit(ID, 1, 0, at(1)),
-            Verdict::Refuse(RequestStatus::Forgotten)
+            sessions.admit(ID, 3, 1, at(1)).err(),
+            Some(Verdict::Refuse(RequestStatus::OutOfOrder))
+        );
+        assert!(sessions.execute(ID, 2, at(1), Some(b"two")));
+        assert_eq!(
+            sessions.admit(ID, 1, 0, at(1)).err(),
+            Some(Verdict::Refuse(RequestStatus::Forgotten))
         );
     }
 
@@ -610,8 +669,8 @@ mod tests {
             RequestStatus::SessionUnknown
         );
         assert_eq!(
-            sessions.admit(ID, 1, 0, at(1)),
-            Verdict::Refuse(RequestStatus::SessionUnknown)
+            sessions.admit(ID, 1, 0, at(1)).err(),
+            Some(Verdict::Refuse(RequestStatus::SessionUnknown))
         );
     }
 
@@ -631,10 +690,12 @@ mod tests {
     fn an_owner_whose_clock_is_ahead_is_not_opened_twice() {
         let mut sessions = Sessions::new(Duration::from_secs(60));
         assert_eq!(sessions.open(ID, at(40), at(1)), RequestStatus::Done);
-        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Execute);
-        sessions.executed(ID, 1, Some(b"one"));
+        assert!(sessions.execute(ID, 1, at(1), Some(b"one")));
         assert_eq!(sessions.open(ID, at(40), at(90)), RequestStatus::Done);
-        assert_eq!(sessions.admit(ID, 1, 0, at(90)), Verdict::Replay(b"one"));
+        assert_eq!(
+            sessions.admit(ID, 1, 0, at(90)).err(),
+            Some(Verdict::Replay(b"one"))
+        );
         assert_eq!(
             sessions.open(ID, at(40), at(200)),
             RequestStatus::OpenRefused
@@ -652,8 +713,7 @@ mod tests {
     #[test]
     fn longer_lifetime_of_the_next_epoch_revives_nobody_who_was_outlived() {
         let mut sessions = sessions();
-        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Execute);
-        sessions.executed(ID, 1, Some(b"one"));
+        assert!(sessions.execute(ID, 1, at(1), Some(b"one")));
         let kept = KeptReplies::default();
         sessions.enter_epoch(Duration::from_secs(1000), kept, at(100));
         for _ in 0..2 {
@@ -725,8 +785,7 @@ mod tests {
                         let id = SessionId { owner, number };
                         let started = CommandTime(starts[owner as usize - 1]);
                         sessions.open(id, started, time);
-                        if sessions.admit(id, 1, 0, time) == Verdict::Execute {
-                            sessions.executed(id, 1, Some(b"done"));
+                        if sessions.execute(id, 1, time, Some(b"done")) {
                             prop_assert!(ran.insert(id), "{id:?} runs twice");
                         }
                     }
@@ -781,15 +840,17 @@ mod tests {
     #[test]
     fn sessions_survive_a_snapshot() {
         let mut sessions = sessions();
-        sessions.admit(ID, 1, 0, at(1));
-        sessions.executed(ID, 1, Some(b"one"));
+        assert!(sessions.execute(ID, 1, at(1), Some(b"one")));
         let mut scratch = bytes::BytesMut::new();
         let mut writer = Writer::new(&mut scratch);
         sessions.encode(&mut writer);
         let mut copy = Sessions::new(Duration::from_secs(60));
         copy.decode(&mut Reader::new(writer.finish().into_bytes()))
             .expect("decodes");
-        assert_eq!(copy.admit(ID, 1, 0, at(1)), Verdict::Replay(b"one"));
+        assert_eq!(
+            copy.admit(ID, 1, 0, at(1)).err(),
+            Some(Verdict::Replay(b"one"))
+        );
         assert_eq!(copy.len(), 1);
     }
 
@@ -807,8 +868,7 @@ mod tests {
         let mut execute = |number: u64, reply: &[u8]| {
             let id = of(number);
             assert_eq!(sessions.open(id, at(0), at(1)), RequestStatus::Done);
-            assert_eq!(sessions.admit(id, 1, 0, at(1)), Verdict::Execute);
-            sessions.executed(id, 1, Some(reply));
+            assert!(sessions.execute(id, 1, at(1), Some(reply)));
             assert!(sessions.kept_bytes() <= 50);
         };
         execute(1, &[1; 11]);
@@ -821,22 +881,24 @@ mod tests {
         let mut execute = |number: u64, reply: &[u8]| {
             let id = of(number);
             assert_eq!(sessions.open(id, at(0), at(1)), RequestStatus::Done);
-            assert_eq!(sessions.admit(id, 1, 0, at(1)), Verdict::Execute);
-            sessions.executed(id, 1, Some(reply));
+            assert!(sessions.execute(id, 1, at(1), Some(reply)));
         };
         // Beyond the bound: the largest go first, among equals those with the highest number.
         execute(8, &[5; 9]);
         assert_eq!(sessions.kept_bytes(), 19);
-        let mut left = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| sessions.reply(of(number), 1).is_ok());
+        let left = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| sessions.reply(of(number), 1).is_ok());
         assert_eq!(left, [false, false, true, true, true, false, false, false]);
         // What is dropped, closed, outlived, or acknowledged is counted no more.
         sessions.close(of(4), at(1));
         assert_eq!(sessions.kept_bytes(), 10);
-        assert_eq!(sessions.admit(of(5), 2, 0, at(1)), Verdict::Execute);
+        assert!(sessions.execute(of(5), 2, at(1), None));
         assert_eq!(sessions.kept_bytes(), 1);
-        sessions.executed(of(5), 2, None);
-        left[0] = sessions.admit(of(5), 2, 0, at(1)) == Verdict::Refuse(RequestStatus::Forgotten);
-        assert!(left[0], "executed, and nobody learns the reply");
+        let again = sessions.admit(of(5), 2, 0, at(1)).err();
+        assert_eq!(
+            again,
+            Some(Verdict::Refuse(RequestStatus::Forgotten)),
+            "it was executed, and its reply is lost"
+        );
         assert_eq!(sessions.renew(5, at(100)), RequestStatus::SessionUnknown);
         assert_eq!((sessions.kept_bytes(), sessions.memory()), (0, 0));
     }

@@ -56,6 +56,7 @@ pub trait Wire: Sized {
     ///
     /// # Errors
     /// As [`Self::decode_all`].
+    #[inline]
     fn decode_within(bytes: Bytes, members: usize) -> Result<Self, DecodeError> {
         Reader::within(bytes, members).all()
     }
@@ -339,6 +340,7 @@ impl Reader {
         }
     }
 
+    #[inline]
     fn all<T: Wire>(&mut self) -> Result<T, DecodeError> {
         let value = T::decode(self)?;
         match self.remaining() {

@@ -468,23 +468,19 @@ impl Node {
     /// When an invariant does not hold: stop the process.
     pub fn on_input(
         &mut self,
-        input: Input,
+        mut input: Input,
         world: &dyn World,
         out: &mut Vec<Output>,
     ) -> Result<(), FrameError> {
-        if self.halted {
+        if self.halted || self.is_deaf_to(&input) {
             return Ok(());
         }
-        if self.is_deaf_to(&input) {
-            return Ok(());
-        }
-        let input = match self.disk.is_hung() {
-            false => input,
-            true => match self.refuse_while_hung(input, world, out) {
-                Some(input) => input,
+        if self.disk.is_hung() {
+            match self.refuse_while_hung(input, world, out) {
+                Some(rest) => input = rest,
                 None => return Ok(()),
-            },
-        };
+            }
+        }
         let result = match input {
             Input::Frame {
                 from,
@@ -800,7 +796,7 @@ impl Node {
             && !self.has_worked_enough()
             && let Some(effect) = self.deferred.pop()
         {
-            self.carry_out_now(effect, world, out);
+            self.carry_out_in_order(effect, true, world, out);
         }
         self.release_reads(world, out);
         self.carry_out(world, out);
@@ -831,26 +827,28 @@ impl Node {
         self.executor.work() - self.work_begun >= STEPS_PER_TURN
     }
 
-    #[inline]
     fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
-        let waits = !self.deferred.is_empty() || self.has_worked_enough();
-        if !waits || !concerns_state(&effect) {
-            return self.carry_out_now(effect, world, out);
-        }
-        // Nobody wants a snapshot later; who follows asks again.
-        if !(self.summing_up && matches!(effect, Effect::Checkpoint { .. })) {
-            let reads_max = self.executor.queries_max();
-            self.deferred.push(effect, reads_max);
-        }
+        self.carry_out_in_order(effect, false, world, out);
     }
 
-    fn carry_out_now(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
-        if let Some(installing) = &mut self.installing
-            && concerns_state(&effect)
-        {
-            let reads_max = self.executor.queries_max();
-            installing.deferred.push(effect, reads_max);
-            return;
+    /// `is_next`: nothing comes before this effect, which has waited.
+    fn carry_out_in_order(
+        &mut self,
+        effect: Effect,
+        is_next: bool,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        if concerns_state(&effect) {
+            let waits = !self.deferred.is_empty() || self.has_worked_enough();
+            if !is_next && waits {
+                return self.defer(effect);
+            }
+            if let Some(installing) = &mut self.installing {
+                let reads_max = self.executor.queries_max();
+                installing.deferred.push(effect, reads_max);
+                return;
+            }
         }
         match effect {
             Effect::Send {

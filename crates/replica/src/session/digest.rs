@@ -22,7 +22,7 @@ pub(super) struct SessionDigest {
 }
 
 impl SessionDigest {
-    fn add(&mut self, id: SessionId, session: &mut Session) {
+    pub(super) fn add(&mut self, id: SessionId, session: &mut Session) {
         if session.mark == self.mark {
             return;
         }
@@ -38,6 +38,14 @@ impl SessionDigest {
         }
         self.sum.count_work(apart);
         self.sum.end_part();
+    }
+
+    /// All sessions of an owner, which end.
+    pub(super) fn add_all(&mut self, owner: u64, of: &mut Owner) {
+        for (number, session) in &mut of.sessions {
+            let number = *number;
+            self.add(SessionId { owner, number }, session);
+        }
     }
 
     fn add_owner(&mut self, id: u64, owner: &Owner) {
@@ -114,18 +122,6 @@ impl Sessions {
             }
         }
     }
-
-    /// Must be called before an owner and its sessions end.
-    pub(super) fn before_end(&mut self, owner: u64) {
-        if let Some(digest) = &mut self.digest
-            && let Some(found) = self.owners.get_mut(&owner)
-        {
-            for (number, session) in &mut found.sessions {
-                let number = *number;
-                digest.add(SessionId { owner, number }, session);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -175,9 +171,12 @@ mod tests {
                 let known = known.and_then(|owner| owner.sessions.get(&id.number));
                 let next = known.map_or(1, |session| session.executed + 1);
                 let open = u16::from(byte % 3);
-                if sessions.admit(id, next, open, now) == Verdict::Execute {
+                let dropping = sessions.admit(id, next, open, now).is_ok_and(|admitted| {
                     let reply = alloc::vec![byte; usize::from(byte) * 9];
-                    sessions.executed(id, next, Some(&reply));
+                    admitted.executed(Some(&reply))
+                });
+                if dropping {
+                    sessions.drop_largest();
                 }
             }
             Step::Close(owner, number) => sessions.close(id(owner, number), now),
@@ -228,8 +227,7 @@ mod tests {
                 number: 1,
             };
             sessions.open(id, CommandTime(0), CommandTime(10));
-            sessions.admit(id, 1, 0, CommandTime(11));
-            sessions.executed(id, 1, Some(reply));
+            assert!(sessions.execute(id, 1, CommandTime(11), Some(reply)));
             sessions
         };
         let mut one = make(b"one");
