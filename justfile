@@ -24,7 +24,7 @@ fmt-check:
 
 # Rules that no compiler checks: protocols apart, short files, nothing half done.
 layout:
-    ci/check-layout
+    cargo xtask layout
 
 # How many lines each protocol has, without tests.
 lines *arguments:
