@@ -54,7 +54,7 @@ conformance *arguments:
 exhaustive *arguments: build
     ci/exhaustive {{ arguments }}
 
-# Every planted bug must be found: `just plants multipaxos 2000 lowest_ballot_wins`.
+# Every injected bug must be found: `just plants multipaxos 2000 lowest_ballot_wins`.
 plants *arguments:
     ci/plants {{ arguments }}
 
@@ -143,7 +143,7 @@ fast *arguments:
 ci *steps:
     .ci/run {{ steps }}
 
-# Every fuzz target over its corpus and mutations, for so many seconds each; with nightly Rust and
+# Every fuzz target over its corpus and mutations, for that many seconds each; with nightly Rust and
 # cargo-fuzz: cargo fuzz run --features libfuzzer TARGET
 fuzz seconds="60":
     cargo run --manifest-path fuzz/Cargo.toml --target-dir target --bin smoke -- {{seconds}}

@@ -79,7 +79,7 @@ def measure(options, what):
         environment = {**os.environ, "QUINTET_LIMITS_BATCH_REQUESTS": "1"}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
         for replica in replicas:
-            # All of them have forgotten the demo, in which nothing was written.
+            # All of them have lost the demo's state, in which nothing was written.
             replica["process"] = subprocess.Popen(replica["serve"] + ["--bootstrap-again"], **quiet)
             running.append(replica["process"])
         for replica in replicas:
@@ -92,7 +92,7 @@ def measure(options, what):
                     return replica
             return None
 
-        leader = until("somebody leads", leading)
+        leader = until("a replica leads", leading)
         target, proxy = leader["redis"], None
         if way == "proxy":
             serve = leader["serve"]

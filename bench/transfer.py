@@ -3,7 +3,7 @@
 
     bench/transfer.py [--gib 1] [--durability disk] [--only idle,link,load] [--protocol NAME]
 
-idle: nobody writes; beside it, how long a copy of a file of that size takes to be durable.
+idle: no client writes; next to it, how long a copy of a file of that size takes to be durable.
 link: 50 ms each way and --mbit per second between the replicas, without writes.
 load: clients write at 70 % of the rate that the cluster can take.
 Starts three replicas on loopback in a temporary directory below --scratch, fills them, kills a
@@ -29,7 +29,7 @@ VALUE = 1024
 
 
 def copy_seconds(directory, size):
-    """How long a copy of a file of so many bytes takes until it is durable."""
+    """How long a copy of a file of that many bytes takes until it is durable."""
     source, target = os.path.join(directory, "source"), os.path.join(directory, "target")
     with open(source, "wb") as file:
         block = os.urandom(1 << 20)
@@ -79,7 +79,7 @@ class Rates(threading.Thread):
 
 
 def bench(lab, port, seconds, rate=None):
-    """Closed loop of 64 clients, or so many requests per second; returns its process."""
+    """Closed loop of 64 clients, or that many requests per second; returns its process."""
     command = [lab, "bench", f"redis://127.0.0.1:{port}", "-c", "64", "-d", str(VALUE),
                "-s", str(seconds), "-k", "100000", "-o", "json"]
     if rate:
