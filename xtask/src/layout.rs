@@ -212,7 +212,7 @@ pub fn main(root: &Path, files: &[String]) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// What is said of a tree with these files added to one that is well.
+    /// The violations of a good tree with these files added to it.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let library = "#![no_std]\n#![forbid(unsafe_code)]\n";
         let well = [

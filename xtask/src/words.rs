@@ -198,7 +198,7 @@ fn added(root: &Path, places: &[String]) -> Vec<String> {
     }
 }
 
-/// What the check says of these texts, and the table with the counts that have fallen.
+/// The report on these texts, and the table with the counts that have fallen.
 fn check(
     table: &str,
     texts: &[(String, String)],

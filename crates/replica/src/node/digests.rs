@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// another.
 const STEP_IN_AFTER: Duration = Duration::from_secs(2);
 
-/// What is to be done with a replica in the minority.
+/// The consequence for a replica in the minority.
 const FETCH_AGAIN: &str = "Stop it, delete 'journal' and 'snapshots' in its data directory and \
                            nothing else, and start it again: it fetches the state from the others";
 
@@ -86,7 +86,7 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// What a node shows of its digests.
+/// The state of a node's digests, for operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DigestStatus {
     /// The newest one that is final.
