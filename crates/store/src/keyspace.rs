@@ -18,6 +18,7 @@ use crate::expiries::{Due, Expiries};
 use crate::index::{Index, Slot};
 use crate::key_hash::hash_bytes;
 use crate::snapshot::{Globals, Snapshot};
+use crate::types::journal::Journal;
 use crate::undo::{Marks, Retain, Undo};
 use crate::value::{ShortBytes, Stored, Value, heap_of};
 use quintet_prefetch::prefetch;
@@ -582,10 +583,36 @@ impl Keyspace {
         }
     }
 
-    /// Must be called before an entry changes.
+    /// Must be called before an entry is replaced or goes.
     #[inline]
     fn before_change(&mut self, database: u8, slot: Slot) {
         self.keep(database, slot);
+        self.save(database, slot);
+    }
+
+    /// Must be called before what an entry holds changes in place; with the journal of a collection,
+    /// which [`Self::end_change`] takes back.
+    #[inline]
+    fn begin_change(&mut self, database: u8, slot: Slot) -> Option<Box<Journal>> {
+        let mut journal = None;
+        if let Some(undo) = self.undo.as_deref_mut().filter(|undo| undo.is_kept()) {
+            let entry = self.databases[usize::from(database)].slab.entry(slot);
+            journal = undo.keep_changing(database, &entry.key, (&entry.value, entry.expire_at));
+        }
+        self.save(database, slot);
+        journal
+    }
+
+    fn end_change(&mut self, database: u8, slot: Slot, journal: Box<Journal>) {
+        if let Some(undo) = &mut self.undo {
+            let entry = self.databases[usize::from(database)].slab.entry(slot);
+            undo.keep_steps(database, &entry.key, journal);
+        }
+    }
+
+    /// Keeps what an entry holds for the snapshot and the digest in progress.
+    #[inline]
+    fn save(&mut self, database: u8, slot: Slot) {
         if let Some(snapshot) = &mut self.snapshot {
             let database = &mut self.databases[usize::from(database)];
             snapshot.save(database.snapshot.origin, database.slab.entry_mut(slot));
@@ -1006,7 +1033,9 @@ impl Keys<'_> {
             self.keyspace.delete_slot(self.database, slot);
             return true;
         }
-        self.keyspace.before_change(self.database, slot);
+        if let Some(journal) = self.keyspace.begin_change(self.database, slot) {
+            self.keyspace.end_change(self.database, slot, journal);
+        }
         let version = self.version;
         let database = self.keyspace.database_mut(self.database);
         database.slab.entry_mut(slot).version = version;
@@ -1075,8 +1104,9 @@ pub struct Held<'k, T: Stored> {
 impl<T: Stored> Held<'_, T> {
     /// The value, to be changed.
     pub fn change(&mut self) -> &mut T {
+        let mut journal = None;
         if self.memory_before.is_none() {
-            self.keyspace.before_change(self.database, self.slot);
+            journal = self.keyspace.begin_change(self.database, self.slot);
         }
         let entry = self.keyspace.databases[usize::from(self.database)]
             .slab
@@ -1084,6 +1114,11 @@ impl<T: Stored> Held<'_, T> {
         if self.memory_before.is_none() {
             entry.version = self.version;
             self.memory_before = Some(entry.value.memory());
+        }
+        if journal.is_some()
+            && let Some(its) = entry.value.journal()
+        {
+            *its = journal;
         }
         T::of_mut(&mut entry.value).expect("the type was checked when the value was opened")
     }
@@ -1111,8 +1146,13 @@ impl<T: Stored> Drop for Held<'_, T> {
     fn drop(&mut self) {
         if let Some(before) = self.memory_before {
             let database = self.keyspace.database_mut(self.database);
-            let after = database.slab.entry(self.slot).value.memory();
+            let entry = database.slab.entry_mut(self.slot);
+            let after = entry.value.memory();
+            let journal = entry.value.journal().and_then(Option::take);
             database.memory = database.memory - before + after;
+            if let Some(journal) = journal {
+                self.keyspace.end_change(self.database, self.slot, journal);
+            }
         }
         if self.is_void() {
             self.keyspace.remove_slot(self.database, self.slot);

@@ -1,6 +1,7 @@
 //! What a key can hold.
 
 use crate::types::hash::Hash;
+use crate::types::journal::{Journal, Journaled, Steps, undo_all};
 use crate::types::list::List;
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
@@ -186,27 +187,49 @@ impl Value {
         elements + HEAD
     }
 
-    /// Whether the elements of a collection have more bytes together. Looks at no more of them than
-    /// it takes to tell.
-    pub(crate) fn is_longer_than(&self, bytes_max: usize) -> bool {
-        // A length and a score take two bytes at least.
-        fn over(lengths: impl Iterator<Item = usize>, bytes_max: usize) -> bool {
-            let mut sum = 0;
-            lengths.into_iter().any(|length| {
-                sum += length + 2;
-                sum > bytes_max
-            })
-        }
+    /// Where the journal of a collection is while it is on.
+    pub(crate) fn journal(&mut self) -> Option<&mut Option<Box<Journal>>> {
         match self {
-            Self::Free | Self::String(_) => false,
-            Self::Hash(hash) => over(
-                hash.iter().map(|(field, value)| field.len() + value.len()),
-                bytes_max,
-            ),
-            Self::List(list) => over(list.iter().map(|element| element.len()), bytes_max),
-            Self::Set(set) => over(set.iter().map(|member| member.len()), bytes_max),
-            Self::SortedSet(set) => over(set.iter().map(|(member, _)| member.len() + 8), bytes_max),
+            Self::Free | Self::String(_) => None,
+            Self::Hash(hash) => Some(hash.journal()),
+            Self::List(list) => Some(list.journal()),
+            Self::Set(set) => Some(set.journal()),
+            Self::SortedSet(set) => Some(set.journal()),
         }
+    }
+
+    /// What a collection remembers beside its elements: how OBJECT ENCODING calls it.
+    pub(crate) const fn encoding_flag(&self) -> bool {
+        match self {
+            Self::Free | Self::String(_) | Self::List(_) => false,
+            Self::Hash(hash) => hash.is_large(),
+            Self::Set(set) => set.is_of_integers(),
+            Self::SortedSet(set) => set.is_large(),
+        }
+    }
+
+    /// Undoes steps of a collection; its flag was this.
+    ///
+    /// # Errors
+    /// When they cannot have led to what it is.
+    pub(crate) fn undo(&mut self, steps: Steps<'_>, flag: bool) -> Result<(), Malformed> {
+        match self {
+            Self::Free | Self::String(_) => return Err(Malformed("steps of no collection")),
+            Self::Hash(hash) => {
+                undo_all(&mut **hash, steps)?;
+                hash.set_large(flag);
+            }
+            Self::List(list) => undo_all(&mut **list, steps)?,
+            Self::Set(set) => {
+                undo_all(&mut **set, steps)?;
+                set.set_of_integers(flag);
+            }
+            Self::SortedSet(set) => {
+                undo_all(&mut **set, steps)?;
+                set.set_large(flag);
+            }
+        }
+        Ok(())
     }
 
     /// How many elements there are; 0 of a string.

@@ -36,7 +36,24 @@ const LOOKED_AT: [&str; 6] = [
 ];
 
 /// Commands that show a key to a client.
-const LOOKS: [&str; 4] = ["DUMP", "PEXPIRETIME", "TYPE", "OBJECT ENCODING"];
+const LOOKS: [&str; 8] = [
+    "DUMP @",
+    "PEXPIRETIME @",
+    "TYPE @",
+    "OBJECT ENCODING @",
+    "HMGET @ a 1 -2 cc 1",
+    "SMISMEMBER @ a 1 -2 cc 1",
+    "ZMSCORE @ a 1 -2 cc 1",
+    "ZRANGE @ 0 -1 WITHSCORES",
+];
+
+/// The words of a look at a key.
+fn look_words(look: &str, key: &str) -> Vec<String> {
+    let words = look
+        .split(' ')
+        .map(|word| if word == "@" { key } else { word });
+    words.map(str::to_owned).collect()
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
@@ -71,9 +88,7 @@ proptest! {
                 for (key, look) in LOOKED_AT.iter().flat_map(|key| LOOKS.map(|look| (key, look))) {
                     let mut request = RequestBuilder::new();
                     let mode = Mode { resp3: false, database };
-                    let mut command: Vec<String> = look.split(' ').map(str::to_owned).collect();
-                    command.push((*key).to_owned());
-                    add(&mut request, mode, &command);
+                    add(&mut request, mode, &look_words(look, key));
                     let mut reply = Vec::new();
                     store.query(&at(0, now), request.as_bytes(), &mut reply);
                     looks.push(String::from_utf8_lossy(&reply).into_owned());
@@ -89,8 +104,7 @@ proptest! {
             for database in 0..2 {
                 for (key, look) in LOOKED_AT.iter().flat_map(|key| LOOKS.map(|look| (key, look))) {
                     let mut command = words(&["QUINTET.AT", &time.to_string()]);
-                    command.extend(look.split(' ').map(str::to_owned));
-                    command.push((*key).to_owned());
+                    command.extend(look_words(look, key));
                     let (answer, reply) = read_past(&store, now, database, &command);
                     prop_assert_eq!(answer, PastAnswer::Done);
                     let then = looks.next().unwrap();
@@ -369,5 +383,169 @@ fn reads_of_the_past_are_bounded() {
         read_past(&store, BASE + 9, 0, &memory)
             .1
             .contains("cannot be asked of the past")
+    );
+}
+
+/// Executes one command with a digit in place of each `#`, as a request of its own.
+fn numbered(store: &mut Store, sequence: u64, command: &[&str], number: u64) {
+    let text = number.to_string();
+    let command: Vec<String> = command
+        .iter()
+        .map(|word| word.replace('#', &text))
+        .collect();
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    run(store, sequence, BASE + sequence, &[&command]);
+}
+
+#[test]
+fn large_collection_is_told_by_the_steps_that_undo_its_changes() {
+    let kinds: [(&[&str], &[&str], &str); 4] = [
+        (
+            &["HSET", "k", "f#", "v#"],
+            &["HSET", "k", "f1", "now#"],
+            "HGETALL @",
+        ),
+        (
+            &["ZADD", "k", "#", "m#"],
+            &["ZADD", "k", "#.5", "m1"],
+            "DUMP @",
+        ),
+        (&["SADD", "k", "m#"], &["SADD", "k", "n#"], "SMEMBERS @"),
+        (
+            &["RPUSH", "k", "e#"],
+            &["LSET", "k", "7", "now#"],
+            "LRANGE @ 0 -1",
+        ),
+    ];
+    for (fill, alter, look) in kinds {
+        let mut store = Store::default();
+        run(
+            &mut store,
+            1,
+            BASE,
+            &[&["QUINTET.RETAIN", "BYTES", "100000000"]],
+        );
+        for number in 0..3000 {
+            numbered(&mut store, number + 2, fill, number);
+        }
+        let used = store.memory();
+        let mut seen = Vec::new();
+        for number in 0..40 {
+            numbered(&mut store, 3002 + number, alter, number);
+            let now = BASE + 3002 + number;
+            let mut request = RequestBuilder::new();
+            add(
+                &mut request,
+                Mode {
+                    resp3: false,
+                    database: 0,
+                },
+                &look_words(look, "k"),
+            );
+            let mut reply = Vec::new();
+            store.query(&at(0, now), request.as_bytes(), &mut reply);
+            seen.push((now, String::from_utf8_lossy(&reply).into_owned()));
+        }
+        let each = (store.memory() - used) / 40;
+        assert!(each < 2000, "{look}: {each} bytes for each change");
+        run(&mut store, 4000, BASE + 4000, &[&["DEL", "k"]]);
+        run(&mut store, 4001, BASE + 4001, &[&["RPUSH", "k", "another"]]);
+        for (time, then) in seen {
+            let mut command = words(&["QUINTET.AT", &time.to_string()]);
+            command.extend(look_words(look, "k"));
+            assert_eq!(
+                read_past(&store, BASE + 9000, 0, &command).1,
+                then,
+                "{look}"
+            );
+        }
+    }
+}
+
+#[test]
+fn collection_that_changes_often_is_copied_now_and_then() {
+    let mut store = Store::default();
+    run(
+        &mut store,
+        1,
+        BASE,
+        &[&["QUINTET.RETAIN", "BYTES", "1000000000"]],
+    );
+    let text = "v".repeat(500);
+    run(
+        &mut store,
+        2,
+        BASE + 1,
+        &[&["HSET", "k", "f", &text], &["HSET", "k", "g", &text]],
+    );
+    // The steps of all these changes have more bytes than are looked at.
+    for number in 3..60_003 {
+        numbered(
+            &mut store,
+            number,
+            &["HSET", "k", "f", &format!("#{text}")],
+            number,
+        );
+    }
+    let used = store.memory();
+    assert!(
+        used < 120 << 20,
+        "copies take as much as steps at most: {used}"
+    );
+    for number in [3, 30_000, 60_000] {
+        let time = (BASE + number).to_string();
+        let (_, reply) = read_past(
+            &store,
+            BASE + 90_000,
+            0,
+            &words(&["QUINTET.AT", &time, "HGET", "k", "f"]),
+        );
+        assert!(reply.contains(&format!("{number}vvv")), "{}", &reply[..60]);
+        let (_, reply) = read_past(
+            &store,
+            BASE + 90_000,
+            0,
+            &words(&["QUINTET.AT", &time, "HGETALL", "k"]),
+        );
+        assert!(reply.contains(&format!("{number}vvv")), "{}", &reply[..60]);
+    }
+}
+
+#[test]
+fn fields_of_a_collection_are_told_when_it_is_too_large_to_be_made_again() {
+    let mut store = Store::default();
+    run(
+        &mut store,
+        1,
+        BASE,
+        &[&["QUINTET.RETAIN", "BYTES", "1000000000"]],
+    );
+    let text = "v".repeat(1 << 20);
+    for number in 0..70 {
+        numbered(&mut store, number + 2, &["HSET", "k", "f#", &text], number);
+    }
+    numbered(&mut store, 100, &["HSET", "k", "f3", "short"], 0);
+    let past = |store: &Store, command: &[&str]| {
+        let mut all = words(&["QUINTET.AT", &(BASE + 99).to_string()]);
+        all.extend(words(command));
+        read_past(store, BASE + 900, 0, &all).1
+    };
+    assert!(past(&store, &["HGET", "k", "f3"]).len() > 1 << 20);
+    assert_eq!(past(&store, &["HMGET", "k", "f99"]), "*1\r\n$-1\r\n");
+    assert_eq!(
+        past(&store, &["HLEN", "k"]),
+        "-NOHISTORY a hash of 70 elements takes more than 64 MiB to be made again: ask for single \
+         fields or members\r\n"
+    );
+    run(&mut store, 200, BASE + 200, &[&["DEL", "k"]]);
+    assert_eq!(
+        past(&store, &["HGET", "k", "f3"]),
+        "-NOHISTORY a hash of 70 elements was too large to be kept when it changed\r\n"
+    );
+    let history = words(&["QUINTET.HISTORY", "k", "LIMIT", "2"]);
+    let (_, reply) = read_past(&store, BASE + 900, 0, &history);
+    assert!(
+        reply.contains("none") && reply.contains("hash") && reply.contains(":70"),
+        "{reply}"
     );
 }

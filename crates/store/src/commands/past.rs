@@ -15,7 +15,7 @@ use crate::error::{CommandError, CommandResult};
 use crate::keyspace::{Entry, Keyspace};
 use crate::request::Args;
 use crate::types::pattern::Glob;
-use crate::undo::{Change, Place, Retain, Then, Undo, is_same, kind_name, length_of};
+use crate::undo::{Change, NotTold, Place, Retain, Then, Undo, kind_name, length_of};
 use crate::value::Value;
 use crate::when::{When, microseconds};
 use quintet_replica::{
@@ -32,6 +32,8 @@ const LIMIT_MAX: usize = 10_000;
 /// The keys that AT names at most, and the bytes that they had.
 const AT_KEYS_MAX: usize = 1000;
 const AT_BYTES_MAX: usize = 64 << 20;
+/// The bytes of records of one collection that are looked at to tell what it was.
+const PATCHES_BYTES_MAX: usize = 16 << 20;
 /// The records that DIFF examines in one call.
 const DIFF_RECORDS_MAX: usize = 10_000;
 /// The bytes that it compares in one call, about.
@@ -204,38 +206,57 @@ pub(crate) fn at<'a>(
     let spec = inner(name, args)?;
     let (place, time) = place(undo, When::parse(when)?, closed)?;
     let mut view = PastView::default();
-    let mut unknown = None;
-    let (mut keys, mut bytes_all) = (0, 0);
+    let mut not_told = None;
+    let (mut keys, mut bytes_left) = (0, AT_BYTES_MAX);
+    let fields = fields(spec.op, args);
     spec.keys(args, |index| {
         let key = args[index];
         keys += 1;
-        if keys > AT_KEYS_MAX || bytes_all > AT_BYTES_MAX || view.names(key) {
+        if keys > AT_KEYS_MAX || not_told.is_some() || view.names(key) {
             return;
         }
-        match undo.then(database, key, place) {
-            Then::Absent => view.add(key, None),
-            Then::Now { database } => view.add_present(key, keyspace.database(database).held(key)),
-            Then::Value { expire_at, bytes } => {
-                bytes_all += bytes.len();
-                // It was checked when it was kept, or restored.
-                let value = Value::deserialize(bytes).ok();
-                view.add(key, value.map(|value| Entry::past(key, value, expire_at)));
-            }
-            Then::Large { kind, elements } => unknown = Some((kind, elements)),
+        if let Then::Now { database } = undo.then(database, key, place) {
+            return view.add_present(key, keyspace.database(database).held(key));
+        }
+        let Some(back) = undo.look_back(database, key, place, PATCHES_BYTES_MAX) else {
+            not_told = Some(None);
+            return;
+        };
+        let entry = match fields {
+            Some(fields) => back.fields(keyspace, key, fields, &mut bytes_left),
+            None => back.entry(keyspace, key, &mut bytes_left),
+        };
+        match entry {
+            Ok(entry) => view.add(key, entry),
+            Err(why) => not_told = Some(Some(why)),
         }
     });
-    if keys > AT_KEYS_MAX || bytes_all > AT_BYTES_MAX {
-        let text = "ERR QUINTET.AT names at most 1000 keys, whose values had 64 MiB together";
+    if keys > AT_KEYS_MAX {
+        let text = "ERR QUINTET.AT names at most 1000 keys";
         return Err(CommandError::Text(text).into());
     }
-    if let Some((kind, elements)) = unknown {
-        let (kind, unit) = match kind_name(kind) {
-            "string" => ("string", "bytes"),
-            kind => (kind, "elements"),
+    if let Some(why) = not_told {
+        let text = match why {
+            Some(NotTold::Large { kind, elements }) => {
+                let unit = if kind == "string" {
+                    "bytes"
+                } else {
+                    "elements"
+                };
+                format!(
+                    "NOHISTORY a {kind} of {elements} {unit} was too large to be kept when it \
+                     changed"
+                )
+            }
+            Some(NotTold::TooMuch { kind, elements }) if kind != "string" => format!(
+                "NOHISTORY a {kind} of {elements} elements takes more than 64 MiB to be made \
+                 again: ask for single fields or members"
+            ),
+            Some(NotTold::TooMuch { .. }) => {
+                "NOHISTORY the keys had more than 64 MiB together: ask for fewer at once".into()
+            }
+            None => "NOHISTORY the collection has changed too often since then".into(),
         };
-        let text = format!(
-            "NOHISTORY a {kind} of {elements} {unit} was too large to be kept when it changed"
-        );
         return Err(CommandError::Owned(text).into());
     }
     Ok(AsOf {
@@ -244,6 +265,22 @@ pub(crate) fn at<'a>(
         time,
         view,
     })
+}
+
+/// The elements that a command asks for, where it looks at no others.
+fn fields<'a>(op: Op, args: &'a [&'a [u8]]) -> Option<&'a [&'a [u8]]> {
+    matches!(
+        op,
+        Op::Hget
+            | Op::Hmget
+            | Op::Hexists
+            | Op::Hstrlen
+            | Op::Sismember
+            | Op::Smismember
+            | Op::Zscore
+            | Op::Zmscore
+    )
+    .then(|| args.get(1..).unwrap_or_default())
 }
 
 fn history_limit(options: Args<'_>) -> Result<usize, CommandError> {
@@ -280,9 +317,14 @@ fn history(
     });
     let begun = context.reply.begin_array();
     let mut told = 0;
+    // A version may have several records: only the newest is followed by what it led to.
+    let mut version = None;
     let reply = &mut context.reply;
     undo.changes(context.database, key, |change| {
-        if change.time <= closed {
+        if version != Some(change.version) && told == limit {
+            return false;
+        }
+        if change.time <= closed && version.replace(change.version) != Some(change.version) {
             let (kind, length) = after;
             reply.array(4);
             reply.integer(change.version as i64);
@@ -294,9 +336,11 @@ fn history(
         after = match change.before {
             Then::Value { bytes, .. } => Value::serialized_kind(bytes),
             Then::Large { kind, elements } => (kind_name(kind), elements),
+            Then::Patch(patch) => (kind_name(patch.kind), patch.elements),
+            Then::Empty { kind } => (kind_name(kind), 0),
             Then::Absent | Then::Now { .. } => ("none", 0),
         };
-        told < limit
+        true
     });
     context.reply.end_array(begun, told);
     Ok(())
@@ -370,7 +414,8 @@ fn diff(
             continue;
         }
         if undo.is_first(&change, place, from)
-            && let Some(how) = difference(undo, context.keyspace, &change, to, &mut compared)
+            && let Some(how) =
+                difference(undo, context.keyspace, &change, (from, to), &mut compared)
         {
             found.push((change.key, how));
         }
@@ -396,29 +441,67 @@ fn difference(
     undo: &Undo,
     keyspace: &Keyspace,
     change: &Change<'_>,
-    to: Place,
+    (from, to): (Place, Place),
     compared: &mut usize,
 ) -> Option<&'static str> {
     let then = undo.then(change.database, change.key, to);
+    let before = outline(keyspace, change.key, &change.before);
+    let after = outline(keyspace, change.key, &then);
+    let how = match (before, after) {
+        (None, None) => return None,
+        (None, _) => return Some("created"),
+        (_, None) => return Some("deleted"),
+        (before, after) if before != after => return Some("changed"),
+        _ => "changed",
+    };
     let held = match then {
-        Then::Now { database } => now(keyspace, database, change.key),
+        Then::Now { database } => now(keyspace, database, change.key).map(|entry| &entry.value),
         _ => None,
     };
-    if let Then::Value { bytes, .. } = change.before {
-        *compared += bytes.len();
-    }
-    let same = match (&change.before, &then, held) {
-        (Then::Absent, Then::Absent, _) | (Then::Absent, Then::Now { .. }, None) => return None,
-        (Then::Absent, ..) => return Some("created"),
-        (_, Then::Absent, _) | (_, Then::Now { .. }, None) => return Some("deleted"),
-        // Its contents are not known.
-        (Then::Large { .. }, ..) | (_, Then::Large { .. }, _) => false,
-        (Then::Value { expire_at, bytes }, Then::Now { .. }, Some(entry)) => {
-            *expire_at == entry.expire_at && is_same(bytes, &entry.value) == Some(true)
+    let is_same = match (&change.before, &then, held) {
+        (Then::Value { bytes, .. }, Then::Value { bytes: after, .. }, _) => {
+            *compared += bytes.len();
+            bytes == after
         }
-        (before, after, _) => *before == *after,
+        (Then::Value { bytes, .. }, _, Some(Value::String(string))) => {
+            *compared += bytes.len();
+            string.is_serialized(bytes)
+        }
+        _ => {
+            let mut serialized = |place| {
+                let (mut left, mut bytes) = (AT_BYTES_MAX, Vec::new());
+                let back = undo.look_back(change.database, change.key, place, PATCHES_BYTES_MAX)?;
+                let entry = back.entry(keyspace, change.key, &mut left).ok()??;
+                entry.value.serialize(&mut bytes);
+                *compared += AT_BYTES_MAX - left;
+                Some(bytes)
+            };
+            // What is not known, or too large to be made again, counts as changed.
+            let before = serialized(from);
+            before.is_some() && before == serialized(to)
+        }
     };
-    (!same).then_some("changed")
+    (!is_same).then_some(how)
+}
+
+/// What can be told of a value without making it again: its type, its length, when it expires.
+fn outline(keyspace: &Keyspace, key: &[u8], then: &Then<'_>) -> Option<(&'static str, u64, u64)> {
+    Some(match then {
+        Then::Absent => return None,
+        Then::Value { expire_at, bytes } => {
+            let (kind, length) = Value::serialized_kind(bytes);
+            (kind, length, *expire_at)
+        }
+        // Its expiry is not known either: it equals nothing.
+        Then::Large { kind, elements } => (kind_name(*kind), *elements, 0),
+        Then::Empty { kind } => (kind_name(*kind), 0, 0),
+        Then::Patch(patch) => (kind_name(patch.kind), patch.elements, patch.expire_at),
+        Then::Now { database } => {
+            let entry = now(keyspace, *database, key)?;
+            let value = &entry.value;
+            (value.type_name(), length_of(value), entry.expire_at)
+        }
+    })
 }
 
 /// Carries out QUINTET.RETAIN.

@@ -4,6 +4,7 @@
 //!   name → Ada | born → 1815 | died → 1852        a Table of boxed values, in dense order
 //! ```
 
+use super::journal::{IMPOSSIBLE, Journal, Journaled, Step};
 use super::table::{Table, Walk};
 use super::wire::{Malformed, Reader, put_bytes, put_number};
 
@@ -19,6 +20,7 @@ pub struct Hash {
     value_bytes: usize,
     /// Once large, a hash stays so, as in Redis.
     large: bool,
+    journal: Option<Box<Journal>>,
 }
 
 impl Hash {
@@ -61,6 +63,11 @@ impl Hash {
         self.large
     }
 
+    /// Makes it again what it was.
+    pub(crate) const fn set_large(&mut self, large: bool) {
+        self.large = large;
+    }
+
     /// All fields with their values, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> + ExactSizeIterator {
         self.table.iter().map(|(field, value)| (field, &**value))
@@ -94,11 +101,17 @@ impl Hash {
             Some(at) => {
                 let place = self.table.value_at_mut(at);
                 self.value_bytes -= place.len();
+                if let Some(journal) = &mut self.journal {
+                    journal.changed(field, place);
+                }
                 *place = value.into();
                 false
             }
             None => {
                 self.table.push(field, value.into());
+                if let Some(journal) = &mut self.journal {
+                    journal.added(field);
+                }
                 true
             }
         };
@@ -111,13 +124,15 @@ impl Hash {
 
     /// Removes a field; says whether it was there.
     pub fn remove(&mut self, field: &[u8]) -> bool {
-        match self.table.remove(field) {
-            Some((_, value)) => {
-                self.value_bytes -= value.len();
-                true
-            }
-            None => false,
+        let Some(at) = self.table.position(field) else {
+            return false;
+        };
+        let (_, value) = self.table.swap_remove(at);
+        self.value_bytes -= value.len();
+        if let Some(journal) = &mut self.journal {
+            journal.removed(at, field, &value);
         }
+        true
     }
 
     /// The name that OBJECT ENCODING gives to a hash like this.
@@ -162,6 +177,7 @@ impl Hash {
             table: Table::with_capacity(reader.room_for(count, Table::<Box<[u8]>>::ENTRY_BYTES)),
             value_bytes: 0,
             large,
+            journal: None,
         };
         for _ in 0..count {
             let field = reader.bytes()?;
@@ -175,6 +191,29 @@ impl Hash {
         } else {
             Err(Malformed("a large hash is called small"))
         }
+    }
+}
+
+impl Journaled for Hash {
+    fn journal(&mut self) -> &mut Option<Box<Journal>> {
+        &mut self.journal
+    }
+
+    fn undo(&mut self, step: Step<'_>) -> Result<(), Malformed> {
+        match step {
+            Step::Added { name } if self.table.last() == Some(name) => {
+                self.remove(name);
+            }
+            Step::Changed { name, value } if self.contains(name) => {
+                self.set(name, value);
+            }
+            Step::Removed { place, name, value } if place <= self.len() && !self.contains(name) => {
+                self.value_bytes += value.len();
+                self.table.swap_insert(place, name, value.into());
+            }
+            _ => return Err(IMPOSSIBLE),
+        }
+        Ok(())
     }
 }
 

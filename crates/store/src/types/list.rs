@@ -9,6 +9,7 @@
 //! Both ends and any place are reached at once; inserting or removing inside moves only the
 //! pointers between that place and the nearer end.
 
+use super::journal::{IMPOSSIBLE, Journal, Journaled, Step};
 use super::wire::{Malformed, Reader, put_bytes, put_number};
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -16,6 +17,9 @@ use std::collections::VecDeque;
 /// Estimated bytes that one element takes beyond its own: pointer, length and what the allocator
 /// adds.
 const ELEMENT_OVERHEAD: usize = 32;
+
+/// A list that had more is not made again from steps: a few bytes may tell of many elements.
+const BYTES_MAX: usize = 1 << 28;
 
 /// One of the two ends of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,7 @@ pub enum End {
 pub struct List {
     elements: VecDeque<Box<[u8]>>,
     bytes: usize,
+    journal: Option<Box<Journal>>,
 }
 
 impl List {
@@ -71,6 +76,9 @@ impl List {
     /// Adds an element at an end.
     pub fn push(&mut self, end: End, element: &[u8]) {
         self.bytes += element.len();
+        if let Some(journal) = &mut self.journal {
+            journal.pushed(end == End::Left);
+        }
         match end {
             End::Left => self.elements.push_front(element.into()),
             End::Right => self.elements.push_back(element.into()),
@@ -84,6 +92,9 @@ impl List {
             End::Right => self.elements.pop_back(),
         }?;
         self.bytes -= element.len();
+        if let Some(journal) = &mut self.journal {
+            journal.popped(end == End::Left, &element);
+        }
         self.maybe_shrink();
         Some(element)
     }
@@ -94,6 +105,9 @@ impl List {
             return false;
         };
         self.bytes = self.bytes - place.len() + element.len();
+        if let Some(journal) = &mut self.journal {
+            journal.replaced(at, place);
+        }
         *place = element.into();
         true
     }
@@ -105,6 +119,9 @@ impl List {
     pub fn insert(&mut self, at: usize, element: &[u8]) {
         self.bytes += element.len();
         self.elements.insert(at, element.into());
+        if let Some(journal) = &mut self.journal {
+            journal.inserted(at);
+        }
     }
 
     /// The place of the first element equal to `element`.
@@ -132,7 +149,11 @@ impl List {
         }
         let mut spare = if count < 0 { all - limit } else { 0 };
         let mut left = limit;
+        let mut place = 0;
+        let mut taken = Vec::new();
+        let is_noted = self.journal.is_some();
         self.elements.retain(|found| {
+            place += 1;
             if left == 0 || **found != *element {
                 true
             } else if spare > 0 {
@@ -140,9 +161,15 @@ impl List {
                 true
             } else {
                 left -= 1;
+                if is_noted {
+                    taken.push(place - 1);
+                }
                 false
             }
         });
+        if let Some(journal) = &mut self.journal {
+            journal.taken(element, &taken);
+        }
         self.bytes -= limit * element.len();
         self.maybe_shrink();
         limit
@@ -153,11 +180,48 @@ impl List {
     /// # Panics
     /// When the range reaches beyond [`Self::len`].
     pub fn trim(&mut self, range: Range<usize>) {
+        if let Some(journal) = &mut self.journal {
+            // As they would go from the ends, one behind the other.
+            for element in self.elements.range(range.end..).rev() {
+                journal.popped(false, element);
+            }
+            for element in self.elements.range(..range.start) {
+                journal.popped(true, element);
+            }
+        }
         let after = self.elements.drain(range.end..);
         self.bytes -= after.map(|element| element.len()).sum::<usize>();
         let before = self.elements.drain(..range.start);
         self.bytes -= before.map(|element| element.len()).sum::<usize>();
         self.maybe_shrink();
+    }
+
+    /// Puts an element at each of these places, which ascend, between those that are there.
+    fn put_back(
+        &mut self,
+        element: &[u8],
+        places: impl Iterator<Item = usize>,
+    ) -> Result<(), Malformed> {
+        let mut all = VecDeque::with_capacity(self.len() + 1);
+        let mut rest = core::mem::take(&mut self.elements).into_iter();
+        let mut last = None;
+        for place in places {
+            if last.is_some_and(|last| last >= place) {
+                return Err(IMPOSSIBLE);
+            }
+            last = Some(place);
+            while all.len() < place {
+                all.push_back(rest.next().ok_or(IMPOSSIBLE)?);
+            }
+            self.bytes += element.len();
+            if self.bytes > BYTES_MAX {
+                return Err(IMPOSSIBLE);
+            }
+            all.push_back(element.into());
+        }
+        all.extend(rest);
+        self.elements = all;
+        Ok(())
     }
 
     fn maybe_shrink(&mut self) {
@@ -202,11 +266,39 @@ impl List {
         let mut list = Self {
             elements: VecDeque::with_capacity(reader.room_for(count, size_of::<Box<[u8]>>())),
             bytes: 0,
+            journal: None,
         };
         for _ in 0..count {
             list.push(End::Right, reader.bytes()?);
         }
         Ok(list)
+    }
+}
+
+impl Journaled for List {
+    fn journal(&mut self) -> &mut Option<Box<Journal>> {
+        &mut self.journal
+    }
+
+    fn undo(&mut self, step: Step<'_>) -> Result<(), Malformed> {
+        match step {
+            Step::PushedLeft => drop(self.pop(End::Left).ok_or(IMPOSSIBLE)?),
+            Step::PushedRight => drop(self.pop(End::Right).ok_or(IMPOSSIBLE)?),
+            Step::PoppedLeft(element) => self.push(End::Left, element),
+            Step::PoppedRight(element) => self.push(End::Right, element),
+            Step::Replaced { place, element } => {
+                if !self.set(place, element) {
+                    return Err(IMPOSSIBLE);
+                }
+            }
+            Step::Inserted { place } => {
+                let element = self.elements.remove(place).ok_or(IMPOSSIBLE)?;
+                self.bytes -= element.len();
+            }
+            Step::Taken { element, distances } => self.put_back(element, distances.places())?,
+            _ => return Err(IMPOSSIBLE),
+        }
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod extended;
 pub mod hash;
+pub(crate) mod journal;
 pub mod list;
 pub mod pattern;
 pub mod ranking;

@@ -4,6 +4,7 @@
 //!   oak | ash | elm        a Table without values, in dense order
 //! ```
 
+use super::journal::{IMPOSSIBLE, Journal, Journaled, Step};
 use super::table::{Table, Walk};
 use super::wire::{Malformed, Reader, put_bytes, put_number};
 
@@ -17,6 +18,7 @@ pub struct Set {
     table: Table<()>,
     /// Only integers so far, and few. Once false it stays so, as in Redis.
     integers: bool,
+    journal: Option<Box<Journal>>,
 }
 
 impl Default for Set {
@@ -24,6 +26,7 @@ impl Default for Set {
         Self {
             table: Table::default(),
             integers: true,
+            journal: None,
         }
     }
 }
@@ -54,7 +57,7 @@ impl Set {
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
             table: Table::with_capacity(capacity),
-            integers: true,
+            ..Self::default()
         }
     }
 
@@ -90,6 +93,11 @@ impl Set {
         self.integers
     }
 
+    /// Makes it again what it was.
+    pub(crate) const fn set_of_integers(&mut self, integers: bool) {
+        self.integers = integers;
+    }
+
     /// All members in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator {
         self.table.iter().map(|(member, ())| member)
@@ -117,6 +125,9 @@ impl Set {
         let new = !self.table.contains(member);
         if new {
             self.table.push(member, ());
+            if let Some(journal) = &mut self.journal {
+                journal.added(member);
+            }
             self.integers = self.integers && self.table.len() <= INTEGERS_MAX && is_integer(member);
         }
         new
@@ -124,7 +135,11 @@ impl Set {
 
     /// Removes a member; says whether it was there.
     pub fn remove(&mut self, member: &[u8]) -> bool {
-        self.table.remove(member).is_some()
+        let at = self.table.position(member);
+        if let Some(at) = at {
+            self.remove_at(at);
+        }
+        at.is_some()
     }
 
     /// Takes out the member at a place. The last member, if it is another one, moves there.
@@ -132,7 +147,11 @@ impl Set {
     /// # Panics
     /// When `at` is not below [`Self::len`].
     pub fn remove_at(&mut self, at: usize) -> Box<[u8]> {
-        self.table.swap_remove(at).0
+        let (member, ()) = self.table.swap_remove(at);
+        if let Some(journal) = &mut self.journal {
+            journal.removed(at, &member, &[]);
+        }
+        member
     }
 
     /// The name that OBJECT ENCODING gives to a set like this.
@@ -175,6 +194,7 @@ impl Set {
         let mut set = Self {
             table: Table::with_capacity(reader.room_for(count, Table::<()>::ENTRY_BYTES)),
             integers,
+            journal: None,
         };
         for _ in 0..count {
             if !set.add(reader.bytes()?) {
@@ -186,6 +206,28 @@ impl Set {
         } else {
             Err(Malformed("a set is wrongly called one of integers"))
         }
+    }
+}
+
+impl Journaled for Set {
+    fn journal(&mut self) -> &mut Option<Box<Journal>> {
+        &mut self.journal
+    }
+
+    fn undo(&mut self, step: Step<'_>) -> Result<(), Malformed> {
+        match step {
+            Step::Added { name } if self.table.last() == Some(name) => {
+                self.remove(name);
+            }
+            Step::Removed { place, name, value } => {
+                if place > self.len() || self.contains(name) || !value.is_empty() {
+                    return Err(IMPOSSIBLE);
+                }
+                self.table.swap_insert(place, name, ());
+            }
+            _ => return Err(IMPOSSIBLE),
+        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@
 //! The dense order is what is serialised; the ranking follows from it and is built again when a
 //! set is read back. `-0` and `0` are the same score, as in Redis; NaN never gets in.
 
+use super::journal::{IMPOSSIBLE, Journal, Journaled, Step};
 use super::ranking::{Item, Ranking};
 use super::table::{ENTRY_OVERHEAD, Table, Walk};
 use super::wire::{Malformed, Reader, put_bytes, put_float, put_number};
@@ -92,6 +93,7 @@ pub struct SortedSet {
     ranking: Ranking,
     /// Once large, a set stays so, as in Redis.
     large: bool,
+    journal: Option<Box<Journal>>,
 }
 
 /// How a member with this score and name compares with an item.
@@ -160,6 +162,11 @@ impl SortedSet {
     /// Whether Redis would keep it no longer compact.
     pub(crate) const fn is_large(&self) -> bool {
         self.large
+    }
+
+    /// Makes it again what it was.
+    pub(crate) const fn set_large(&mut self, large: bool) {
+        self.large = large;
     }
 
     /// All members with their scores in dense order: the fastest way to see all.
@@ -271,6 +278,15 @@ impl SortedSet {
 
     fn change_score(&mut self, at: usize, member: &[u8], score: f64) {
         let score = self.stored(score);
+        let old = *self.members.at(at).1;
+        if let Some(journal) = &mut self.journal {
+            journal.changed(member, &old.to_bits().to_le_bytes());
+        }
+        self.put_score(at, member, score);
+    }
+
+    /// Changes a score to exactly this one.
+    fn put_score(&mut self, at: usize, member: &[u8], score: f64) {
         let members = &self.members;
         let old = *members.at(at).1;
         let taken = self
@@ -306,11 +322,46 @@ impl SortedSet {
     fn add_new(&mut self, member: &[u8], score: f64) {
         self.note_size(member, self.members.len() + 1);
         let score = self.stored(score);
-        let entry = self.members.push(member, score) as u32;
+        if let Some(journal) = &mut self.journal {
+            journal.added(member);
+        }
+        let entry = self.members.push(member, score);
+        self.rank_new(entry, member, score);
+    }
+
+    fn rank_new(&mut self, entry: usize, member: &[u8], score: f64) {
         let members = &self.members;
-        let item = Item { score, entry };
+        let item = Item {
+            score,
+            entry: entry as u32,
+        };
         self.ranking
             .insert(item, |item| item_is_before(members, item, score, member));
+    }
+
+    /// Adds a member with exactly this score, if it is not there.
+    pub(crate) fn add_exact(&mut self, member: &[u8], score: f64) {
+        if !self.members.contains(member) {
+            self.put_back(self.len(), member, score);
+        }
+    }
+
+    /// Puts a member with exactly this score at a place that [`Self::remove_at`] took it from.
+    fn put_back(&mut self, at: usize, member: &[u8], score: f64) {
+        let len = self.members.len();
+        if at < len {
+            // What stands there moves behind all others.
+            let members = &self.members;
+            let (name, &its_score) = members.at(at);
+            let moved = self
+                .ranking
+                .find_mut(|item| item_is_before(members, item, its_score, name))
+                .filter(|item| item.entry as usize == at)
+                .expect("every member is ranked");
+            moved.entry = len as u32;
+        }
+        self.members.swap_insert(at, member, score);
+        self.rank_new(at, member, score);
     }
 
     fn note_size(&mut self, member: &[u8], len: usize) {
@@ -362,7 +413,11 @@ impl SortedSet {
                 .expect("every member is ranked");
             moved.entry = at as u32;
         }
-        self.members.swap_remove(at)
+        let (member, score) = self.members.swap_remove(at);
+        if let Some(journal) = &mut self.journal {
+            journal.removed(at, &member, &score.to_bits().to_le_bytes());
+        }
+        (member, score)
     }
 
     /// Whether Redis with its default settings would keep a sorted set like this as a `listpack`.
@@ -443,6 +498,40 @@ impl SortedSet {
         });
         set.ranking = Ranking::from_sorted(&items);
         Ok(set)
+    }
+}
+
+/// The score that stands as the value of a step.
+pub(crate) fn score_of(value: &[u8]) -> Option<f64> {
+    let score = f64::from_le_bytes(value.try_into().ok()?);
+    (!score.is_nan()).then_some(score)
+}
+
+impl Journaled for SortedSet {
+    fn journal(&mut self) -> &mut Option<Box<Journal>> {
+        &mut self.journal
+    }
+
+    fn undo(&mut self, step: Step<'_>) -> Result<(), Malformed> {
+        match step {
+            Step::Added { name } if self.members.last() == Some(name) => {
+                self.remove(name);
+            }
+            Step::Changed { name, value } => {
+                let score = score_of(value).ok_or(IMPOSSIBLE)?;
+                let at = self.members.position(name).ok_or(IMPOSSIBLE)?;
+                self.put_score(at, name, score);
+            }
+            Step::Removed { place, name, value } => {
+                let score = score_of(value).ok_or(IMPOSSIBLE)?;
+                if place > self.len() || self.members.contains(name) {
+                    return Err(IMPOSSIBLE);
+                }
+                self.put_back(place, name, score);
+            }
+            _ => return Err(IMPOSSIBLE),
+        }
+        Ok(())
     }
 }
 

@@ -134,6 +134,12 @@ impl<V> Table<V> {
         (&entry.key, &entry.value)
     }
 
+    /// The key of the last entry.
+    #[must_use]
+    pub fn last(&self) -> Option<&[u8]> {
+        self.entries.last().map(|entry| &*entry.key)
+    }
+
     /// The value at a place in the order, to be changed.
     ///
     /// # Panics
@@ -220,6 +226,32 @@ impl<V> Table<V> {
             self.shrink();
         }
         (entry.key, entry.value)
+    }
+
+    /// Puts an entry at a place, where the last one is that [`Self::swap_remove`] moved there.
+    ///
+    /// `key` must not be in the table, and `at` not above [`Self::len`].
+    pub fn swap_insert(&mut self, at: usize, key: &[u8], value: V) {
+        let last = self.push(key, value);
+        if at == last {
+            return;
+        }
+        self.entries.swap(at, last);
+        if let Some(index) = &mut self.index {
+            // The index still says that the one is where the other stands now.
+            let moved = hash(&self.entries[last].key);
+            let put = hash(key);
+            let found = index.find_mut(moved, |&found| found as usize == at);
+            let found = found.map(|found| core::mem::replace(found, u32::MAX));
+            if let Some(found) = index.find_mut(put, |&found| found as usize == last) {
+                *found = at as u32;
+            }
+            if found.is_some()
+                && let Some(found) = index.find_mut(moved, |&found| found == u32::MAX)
+            {
+                *found = last as u32;
+            }
+        }
     }
 
     /// Takes out the entry for `key`.

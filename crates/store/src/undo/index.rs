@@ -107,6 +107,11 @@ impl Index {
         self.changed_more.insert(hash)
     }
 
+    /// Whether the command in progress has changed this key before.
+    pub fn is_kept(&self, hash: u64) -> bool {
+        self.changed.contains(&hash) || self.changed_more.contains(&hash)
+    }
+
     /// Adds a position, which is behind all others.
     pub fn push(&mut self, hash: u64, position: u64) {
         self.pending.push((hash, position));

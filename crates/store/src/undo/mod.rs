@@ -14,22 +14,29 @@
 //!
 //! All of it is replicated state: the same records at every replica, in snapshots and in digests.
 //! One command makes one version; a transaction is one command. Within a version each key has one
-//! record, whatever was done to it. A collection of more than [`COLLECTION_BYTES_MAX`] is not copied
-//! at each change: its record says so, and what it held then cannot be told.
+//! complete record, whatever was done to it. A collection with more than a few elements is not
+//! copied at each change: its record tells the steps that undo the change (see [`patch`]). What
+//! would take more bytes than there is room for is not kept: its record says so.
 
 mod index;
 mod log;
+mod patch;
 
 use crate::command::key_hash;
+use crate::types::journal::Journal;
 use crate::types::wire::{Malformed, Reader, put_bytes, put_number};
 use crate::value::Value;
 use core::cell::{Ref, RefCell};
 use index::Index;
 use log::{Log, eight};
+pub(crate) use patch::NotTold;
+use patch::{Lookback, Patch};
 use std::collections::VecDeque;
 
-/// Larger collections are not copied when they change.
-pub const COLLECTION_BYTES_MAX: usize = 16 << 10;
+/// A collection that takes less memory is copied when it changes.
+const PATCHED_MIN: usize = 512;
+/// One that takes more is never copied because it has changed often.
+const COPIED_AGAIN_MAX: usize = 1 << 20;
 /// The bytes that a record counts beside its payload: its place in the index.
 const RECORD_BYTES: u64 = 32;
 /// One tick drops this number of records, or this part of all: whichever is more.
@@ -39,6 +46,8 @@ const DROPS_PART: u64 = 16;
 const SHORT: usize = 1024;
 /// The bytes of longer values that are copied in one batch; what changes behind them is not kept.
 const COPIED_MAX: usize = 64 << 20;
+/// A buffer for one record keeps up to this number of bytes.
+const SCRATCH_MAX: usize = 64 << 10;
 /// A batch with more changes ends the past before it.
 const ADDED_MAX: u64 = 1 << 18;
 /// With more exchanges of databases the past ends before the last one.
@@ -52,6 +61,8 @@ const ABSENT: u8 = 0;
 const VALUE: u8 = 1;
 const LARGE: u8 = 2;
 const SWAP: u8 = 3;
+const PATCH: u8 = 4;
+const EMPTY: u8 = 5;
 
 /// How much of the past is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,6 +161,10 @@ pub(crate) enum Then<'a> {
     Value { expire_at: u64, bytes: &'a [u8] },
     /// A collection too large to be kept: its type, and how many elements it had.
     Large { kind: u8, elements: u64 },
+    /// A collection that was changed in steps: this is the first of its changes from there on.
+    Patch(Patch<'a>),
+    /// A collection of this type that was just emptied, by steps of the same version.
+    Empty { kind: u8 },
     /// Its present value, in this database.
     Now { database: u8 },
 }
@@ -188,9 +203,13 @@ fn read(payload: &[u8]) -> Result<Change<'_>, Malformed> {
             swapped = Some(reader.byte()?);
             Then::Absent
         }
+        PATCH => Then::Patch(Patch::read(&mut reader)?),
+        EMPTY => Then::Empty {
+            kind: reader.byte()?,
+        },
         _ => return Err(Malformed("unknown change")),
     };
-    if kind != VALUE && !reader.rest().is_empty() {
+    if kind != VALUE && kind != PATCH && !reader.rest().is_empty() {
         return Err(Malformed("bytes after a change"));
     }
     Ok(Change {
@@ -255,6 +274,8 @@ pub(crate) struct Undo {
     snapshot: Walk,
     digest: Walk,
     scratch: Vec<u8>,
+    /// For the next collection that changes.
+    journal: Option<Box<Journal>>,
     /// Records that a tick drops, by hash and position.
     gone: Vec<(u64, u64)>,
     /// Version and time of the last record that was restored.
@@ -278,6 +299,7 @@ impl Undo {
             snapshot: Walk::default(),
             digest: Walk::default(),
             scratch: Vec::new(),
+            journal: None,
             gone: Vec::new(),
             last: (0, 0),
         }
@@ -352,24 +374,16 @@ impl Undo {
     /// The command in progress changes this key, which holds this, if anything.
     pub fn keep(&mut self, database: u8, key: &[u8], held: Option<(&Value, u64)>) {
         let hash = key_hash(self.seed, database, key);
-        if !self.index.get_mut().is_first(hash) {
-            return;
+        if self.index.get_mut().is_first(hash) {
+            self.keep_whole(hash, database, key, held);
         }
-        self.count_version();
-        let head = Head {
-            time: self.time,
-            version: self.marks.version,
-            database,
-            key,
-        };
-        let long = |undo: &mut Self, bytes: usize| {
-            let kept = bytes <= SHORT || undo.copied + bytes <= COPIED_MAX;
-            undo.copied += if bytes > SHORT && kept { bytes } else { 0 };
-            kept
-        };
+    }
+
+    fn keep_whole(&mut self, hash: u64, database: u8, key: &[u8], held: Option<(&Value, u64)>) {
+        let head = self.head(database, key);
         match held {
             None => self.push(hash, head.length(), |out| head.write(out, ABSENT)),
-            Some((Value::String(string), expire_at)) if long(self, string.bytes.len()) => {
+            Some((Value::String(string), expire_at)) if self.takes(string.bytes.len()) => {
                 let length = head.length() + 8 + string.serialized_len();
                 self.push(hash, length, |out| {
                     head.write(out, VALUE);
@@ -380,22 +394,133 @@ impl Undo {
             Some((value, expire_at)) => {
                 let mut rest = core::mem::take(&mut self.scratch);
                 rest.clear();
-                rest.extend_from_slice(&expire_at.to_le_bytes());
                 let mut kind = VALUE;
-                let copied = value.elements() > 0 && is_kept_whole(value, &mut rest);
-                if !copied || !long(self, rest.len()) {
-                    kind = LARGE;
-                    rest.clear();
+                if value.elements() > 0 && self.takes(value.memory()) {
+                    rest.extend_from_slice(&expire_at.to_le_bytes());
+                    value.serialize(&mut rest);
+                } else {
                     rest.push(kind_of(value));
-                    put_number(&mut rest, length_of(value));
+                    kind = EMPTY;
+                    if length_of(value) > 0 {
+                        kind = LARGE;
+                        put_number(&mut rest, length_of(value));
+                    }
                 }
                 self.push(hash, head.length() + rest.len(), |out| {
                     head.write(out, kind);
                     out.extend_from_slice(&rest);
                 });
+                rest.clear();
+                rest.shrink_to(SCRATCH_MAX);
                 self.scratch = rest;
             }
         }
+        self.forget_if_many();
+    }
+
+    /// The beginning of a record of the command in progress.
+    fn head<'a>(&mut self, database: u8, key: &'a [u8]) -> Head<'a> {
+        self.count_version();
+        Head {
+            time: self.time,
+            version: self.marks.version,
+            database,
+            key,
+        }
+    }
+
+    /// Whether a value of about this number of bytes can be copied; counts it.
+    fn takes(&mut self, bytes: usize) -> bool {
+        let kept = bytes <= SHORT || bytes <= self.room();
+        self.copied += if bytes > SHORT && kept { bytes } else { 0 };
+        kept
+    }
+
+    /// The bytes of a long value that can still be copied in this batch.
+    fn room(&self) -> usize {
+        let all = usize::try_from(self.marks.retain.bytes).unwrap_or(usize::MAX);
+        (COPIED_MAX - self.copied).min(all)
+    }
+
+    /// The command in progress is about to change this collection in place. Where it is kept by
+    /// steps, this is its journal for them, and [`Self::keep_steps`] must follow.
+    pub fn keep_changing(
+        &mut self,
+        database: u8,
+        key: &[u8],
+        (value, expire_at): (&Value, u64),
+    ) -> Option<Box<Journal>> {
+        let hash = key_hash(self.seed, database, key);
+        if self.index.get_mut().is_kept(hash) {
+            return None;
+        }
+        let memory = value.memory();
+        if matches!(value, Value::String(_)) || memory < PATCHED_MIN {
+            self.keep(database, key, Some((value, expire_at)));
+            return None;
+        }
+        let since = self.bytes_since(hash, database, key);
+        // A copy now and then bounds the work of looking back, for about twice the bytes.
+        let again = memory <= COPIED_AGAIN_MAX && since > memory as u64;
+        if again && memory <= self.room().max(SHORT) {
+            self.keep(database, key, Some((value, expire_at)));
+            return None;
+        }
+        let mut journal = self.journal.take().unwrap_or_default();
+        let patch = Patch {
+            expire_at,
+            kind: kind_of(value),
+            flag: value.encoding_flag(),
+            elements: value.elements() as u64,
+            since,
+            steps: &[],
+        };
+        journal.begin(self.room().max(SHORT), |out| patch.write(out));
+        Some(journal)
+    }
+
+    /// The bytes of the records of this key since it was last copied.
+    fn bytes_since(&self, hash: u64, database: u8, key: &[u8]) -> u64 {
+        let index = self.index();
+        let records = index.from(hash, 0).iter().rev();
+        let last = records
+            .map(|position| self.log.record(*position))
+            .find(|payload| is_of(payload, database, key));
+        let Some(payload) = last else { return 0 };
+        match known(payload).before {
+            Then::Patch(patch) => patch.since + payload.len() as u64 + RECORD_BYTES,
+            _ => 0,
+        }
+    }
+
+    /// The collection was changed: these are its steps.
+    pub fn keep_steps(&mut self, database: u8, key: &[u8], mut journal: Box<Journal>) {
+        let hash = key_hash(self.seed, database, key);
+        let head = self.head(database, key);
+        if let Some(bytes) = journal.bytes() {
+            self.copied += if bytes.len() > SHORT { bytes.len() } else { 0 };
+            self.copied = self.copied.min(COPIED_MAX);
+            self.push(hash, head.length() + bytes.len(), |out| {
+                head.write(out, PATCH);
+                out.extend_from_slice(bytes);
+            });
+        } else {
+            let lost = Patch::read(&mut Reader::new(journal.head()));
+            let Patch { kind, elements, .. } = lost.expect("it was written so");
+            self.index.get_mut().is_first(hash);
+            let length = head.length() + 1 + number_len(elements);
+            self.push(hash, length, |out| {
+                head.write(out, LARGE);
+                out.push(kind);
+                put_number(out, elements);
+            });
+        }
+        journal.shrink(SCRATCH_MAX);
+        self.journal = Some(journal);
+        self.forget_if_many();
+    }
+
+    fn forget_if_many(&mut self) {
         if self.added > ADDED_MAX {
             self.forget();
         }
@@ -541,12 +666,66 @@ impl Undo {
     }
 
     /// The value of `key` at a place.
-    pub fn then(&self, mut database: u8, key: &[u8], place: Place) -> Then<'_> {
+    pub fn then(&self, database: u8, key: &[u8], place: Place) -> Then<'_> {
+        let mut then = None;
+        let database = self.later(database, key, place, |change| {
+            then = Some(change.before);
+            false
+        });
+        then.unwrap_or(Then::Now { database })
+    }
+
+    /// What there is to make the value of `key` at a place again; none when more than this number
+    /// of bytes of records would have to be looked at.
+    pub fn look_back(
+        &self,
+        database: u8,
+        key: &[u8],
+        place: Place,
+        bytes_max: usize,
+    ) -> Option<Lookback<'_>> {
+        let (mut patches, mut base) = (Vec::new(), None);
+        let mut bytes = 0;
+        let database = self.later(database, key, place, |change| match change.before {
+            Then::Patch(patch) => {
+                bytes += patch.steps.len() + RECORD_BYTES as usize;
+                patches.push(patch);
+                bytes <= bytes_max
+            }
+            before => {
+                base = Some(before);
+                false
+            }
+        });
+        let base = base.unwrap_or(Then::Now { database });
+        (bytes <= bytes_max).then_some(Lookback { patches, base })
+    }
+
+    /// The records of `key` from a place on, the oldest first, while `visit` wants another; gives
+    /// the database that the key is in behind them.
+    fn later<'a>(
+        &'a self,
+        mut database: u8,
+        key: &[u8],
+        place: Place,
+        mut visit: impl FnMut(Change<'a>) -> bool,
+    ) -> u8 {
+        let index = self.index();
+        let mut visit = |database: u8, from: u64, end: u64| {
+            let later = index.from(key_hash(self.seed, database, key), from).iter();
+            for position in later.take_while(|position| **position < end) {
+                let payload = self.log.record(*position);
+                if is_of(payload, database, key) && !visit(known(payload)) {
+                    return false;
+                }
+            }
+            true
+        };
         let mut from = place.position;
         let swaps = self.swaps.partition_point(|at| *at < from);
         for swapped in self.swaps.range(swaps..) {
-            if let Some(change) = self.oldest(database, key, from, *swapped) {
-                return change.before;
+            if !visit(database, from, *swapped) {
+                return database;
             }
             let swap = known(self.log.record(*swapped));
             let (one, other) = (swap.database, swap.swapped.unwrap_or(swap.database));
@@ -557,16 +736,8 @@ impl Undo {
             };
             from = *swapped;
         }
-        match self.oldest(database, key, from, u64::MAX) {
-            Some(change) => change.before,
-            None => Then::Now { database },
-        }
-    }
-
-    /// The oldest record of `key` from a position on and before `end`.
-    fn oldest(&self, database: u8, key: &[u8], from: u64, end: u64) -> Option<Change<'_>> {
-        let (position, payload) = self.oldest_from(database, key, from)?;
-        (position < end).then(|| known(payload))
+        visit(database, from, u64::MAX);
+        database
     }
 
     fn oldest_from(&self, database: u8, key: &[u8], from: u64) -> Option<(u64, &[u8])> {
@@ -722,8 +893,13 @@ pub(crate) fn check(payload: &[u8], databases: usize) -> Result<Change<'_>, Malf
     if usize::from(change.database.max(other)) >= databases {
         return Err(Malformed("a change in a database that there is not"));
     }
-    if let Then::Value { bytes, .. } = change.before {
-        Value::deserialize(bytes)?;
+    match change.before {
+        Then::Value { bytes, .. } => drop(Value::deserialize(bytes)?),
+        Then::Patch(patch) => patch.check()?,
+        Then::Empty { kind } | Then::Large { kind, .. } if usize::from(kind) >= KINDS.len() => {
+            return Err(Malformed("a type that there is not"));
+        }
+        _ => {}
     }
     Ok(change)
 }
@@ -731,24 +907,6 @@ pub(crate) fn check(payload: &[u8], databases: usize) -> Result<Change<'_>, Malf
 fn is_of(payload: &[u8], database: u8, key: &[u8]) -> bool {
     let change = known(payload);
     change.database == database && change.key == key && payload[KIND_AT] != SWAP
-}
-
-/// Appends a collection, if it is not too large to be copied.
-fn is_kept_whole(value: &Value, out: &mut Vec<u8>) -> bool {
-    let kept = !value.is_longer_than(COLLECTION_BYTES_MAX);
-    if kept {
-        value.serialize(out);
-    }
-    kept
-}
-
-/// Whether these bytes of a record are the value; none where that is too large to tell.
-pub(crate) fn is_same(bytes: &[u8], value: &Value) -> Option<bool> {
-    if let Value::String(string) = value {
-        return Some(string.is_serialized(bytes));
-    }
-    let mut serialized = Vec::new();
-    is_kept_whole(value, &mut serialized).then(|| serialized == bytes)
 }
 
 /// The length of a string in bytes, or of a collection in elements.
