@@ -14,7 +14,8 @@
 //! keys may be executed in either order.
 
 use crate::digest::{Digest, DigestCursor};
-use crate::expiries::{Due, Expiries};
+use crate::expiries::Expiries;
+use crate::graveyard::Graveyard;
 use crate::index::{Index, Slot};
 use crate::key_hash::hash_bytes;
 use crate::snapshot::{Globals, Snapshot};
@@ -23,7 +24,6 @@ use crate::undo::{Marks, Retain, Undo};
 use crate::value::{ShortBytes, Stored, Value, heap_of};
 use quintet_prefetch::prefetch;
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
 
 /// The `expire_at` of a key that does not expire.
 pub const NEVER: u64 = u64::MAX;
@@ -33,7 +33,7 @@ pub const NEVER: u64 = u64::MAX;
 pub(crate) const GONE: u32 = u32::MAX;
 
 const CHUNK_LOG: u32 = 9;
-const CHUNK_LEN: usize = 1 << CHUNK_LOG;
+pub(crate) const CHUNK_LEN: usize = 1 << CHUNK_LOG;
 
 /// The estimated memory of an entry without what its key and value keep elsewhere.
 const ENTRY_BYTES: usize = size_of::<Entry>() + Index::BYTES_PER_KEY;
@@ -92,6 +92,10 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
+    fn into_chunks(self) -> Vec<Vec<Entry>> {
+        self.chunks
+    }
+
     /// One more than the highest slot that was ever used.
     fn end(&self) -> Slot {
         match self.chunks.last() {
@@ -151,84 +155,6 @@ impl Slab {
         };
         self.free.push(slot);
         core::mem::replace(self.entry_mut(slot), free)
-    }
-}
-
-/// What is left of emptied databases and of large values. Freeing millions of keys or elements
-/// takes longer than a command may take, so it is done bit by bit.
-#[derive(Debug, Default)]
-pub(crate) struct Graveyard {
-    values: Vec<Value>,
-    /// How many elements they have.
-    elements: usize,
-    chunks: Vec<Vec<Vec<Entry>>>,
-    expiries: Vec<BTreeSet<(u64, Due)>>,
-}
-
-impl Graveyard {
-    const CHUNKS_AT_ONCE: usize = 2;
-    /// Values of more elements than this are not freed at once.
-    const ELEMENTS_AT_ONCE: usize = 4096;
-    /// Of what is left, this part and no less than that is freed in one go: what is buried faster
-    /// is freed faster.
-    const ELEMENTS_PART: usize = 16;
-
-    /// Takes the entries of a slab that nobody needs any more.
-    pub(crate) fn bury(&mut self, slab: Slab) {
-        self.chunks.push(slab.chunks);
-        self.free_some();
-    }
-
-    /// Takes a value that nobody needs any more.
-    #[inline]
-    fn bury_value(&mut self, value: Value) {
-        let elements = value.elements();
-        if elements > Self::ELEMENTS_AT_ONCE {
-            self.elements += elements;
-            self.values.push(value);
-        }
-    }
-
-    fn free_elements(&mut self) {
-        let mut count = Self::ELEMENTS_AT_ONCE.max(self.elements / Self::ELEMENTS_PART);
-        while count > 0
-            && let Some(value) = self.values.last_mut()
-        {
-            let freed = value.elements().min(count);
-            value.free_last(freed);
-            self.elements -= freed;
-            count -= freed;
-            if value.elements() == 0 {
-                self.values.pop();
-            }
-        }
-    }
-
-    fn bury_expiry(&mut self, expiry: BTreeSet<(u64, Due)>) {
-        // Small ones go at once, so that they cannot become many.
-        if expiry.len() > Self::CHUNKS_AT_ONCE * CHUNK_LEN {
-            self.expiries.push(expiry);
-        }
-    }
-
-    fn free_some(&mut self) {
-        self.free_elements();
-        if let Some(chunks) = self.chunks.last_mut() {
-            chunks.truncate(chunks.len().saturating_sub(Self::CHUNKS_AT_ONCE));
-            if chunks.is_empty() {
-                self.chunks.pop();
-            }
-        }
-        if let Some(expiry) = self.expiries.last_mut() {
-            for _ in 0..Self::CHUNKS_AT_ONCE * CHUNK_LEN {
-                if expiry.pop_first().is_none() {
-                    break;
-                }
-            }
-            if expiry.is_empty() {
-                self.expiries.pop();
-            }
-        }
     }
 }
 
@@ -564,6 +490,13 @@ impl Keyspace {
     /// Frees a little of what emptied databases and deleted values have left.
     pub(crate) fn free_some(&mut self) {
         self.graveyard.free_some();
+        if let Some(undo) = &mut self.undo {
+            undo.free_some();
+            if undo.is_over() {
+                self.past = undo.marks();
+                self.undo = None;
+            }
+        }
     }
 
     /// The mark of entries that the snapshot in progress need not write.
@@ -715,7 +648,7 @@ impl Keyspace {
     /// Lets go of the slabs that nobody needs any more.
     fn bury_detached(&mut self) {
         for detached in self.detached.extract_if(.., |detached| detached.is_done()) {
-            self.graveyard.bury(detached.slab);
+            self.graveyard.bury(detached.slab.into_chunks());
         }
     }
 
@@ -1193,17 +1126,16 @@ mod tests {
         keys.now = 10;
         assert!(!keys.exists(b"d"));
         keyspace.expire(10, 100);
-        assert_eq!(keyspace.graveyard.elements, 500_000);
+        assert_eq!(keyspace.graveyard.elements(), 500_000);
         let mut turns = 0;
-        while keyspace.graveyard.elements > 0 {
-            let before = keyspace.graveyard.elements;
+        while keyspace.graveyard.elements() > 0 {
+            let before = keyspace.graveyard.elements();
             keyspace.free_some();
-            let freed = before - keyspace.graveyard.elements;
+            let freed = before - keyspace.graveyard.elements();
             assert!((1..=before / 16 + 4096).contains(&freed));
             turns += 1;
         }
         assert!((10..100).contains(&turns), "{turns}");
-        assert!(keyspace.graveyard.values.is_empty());
         assert!(keyspace.memory() < 10_000);
     }
 }

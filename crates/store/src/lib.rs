@@ -23,6 +23,7 @@ mod context;
 mod digest;
 mod error;
 mod expiries;
+mod graveyard;
 mod index;
 mod key_hash;
 mod keyspace;

@@ -9,7 +9,7 @@
 
 use core::hint::black_box;
 use foldhash::fast::FixedState;
-use hashbrown::{HashMap, HashSet, hash_map::Entry};
+use hashbrown::{HashMap, HashSet, hash_map};
 use smallvec::SmallVec;
 
 /// The additions that wait for the table.
@@ -22,7 +22,7 @@ const ENTRY_BYTES: usize = size_of::<(u64, Positions)>() + 1;
 
 /// Where the records of a key stand, ascending.
 #[derive(Debug, Default)]
-struct Positions {
+pub(super) struct Positions {
     all: SmallVec<[u64; 2]>,
     /// The number of them that were dropped; taken out when they are the greater part.
     dropped: usize,
@@ -67,6 +67,9 @@ impl Positions {
     }
 }
 
+/// What is left of a table.
+pub(super) type Left = hash_map::IntoValues<u64, Positions>;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Index {
@@ -84,6 +87,12 @@ impl Index {
     /// An estimate of its memory.
     pub fn memory(&self) -> usize {
         self.table.capacity() * ENTRY_BYTES + self.spilled * 8
+    }
+
+    /// What is to be freed of it.
+    pub fn into_left(mut self) -> Left {
+        self.settle();
+        self.table.into_values()
     }
 
     /// A command begins, or names are others' from here on.
@@ -143,7 +152,7 @@ impl Index {
         for dropped in dropped.chunks(PENDING_MAX) {
             self.touch(dropped.iter().map(|(hash, _)| *hash));
             for (hash, position) in dropped {
-                if let Entry::Occupied(mut positions) = self.table.entry(*hash) {
+                if let hash_map::Entry::Occupied(mut positions) = self.table.entry(*hash) {
                     self.spilled -= positions.get().spilled();
                     if positions.get_mut().drop_to(*position) {
                         positions.remove();

@@ -215,13 +215,13 @@ impl Log {
         self.dropped = self.added;
     }
 
-    /// Gives back the memory before the head, and before `held`.
-    pub fn free(&mut self, held: u64) {
+    /// Gives away the memory before the head, and before `held`.
+    pub fn free(&mut self, held: u64, mut give: impl FnMut(Vec<u8>)) {
         let needed = held.min(self.head);
         while let Some(slot) = self.slots.front()
             && (self.first_slot << SLOT_LOG) + (slot.len() as u64).max(1) <= needed
         {
-            self.slots.pop_front();
+            self.slots.pop_front().map(&mut give);
             self.first_slot += 1;
         }
         while (self.starts.front())
@@ -295,14 +295,14 @@ mod tests {
                     }
                     Step::Free => {
                         held = None;
-                        log.free(u64::MAX);
+                        log.free(u64::MAX, drop);
                     }
                     Step::Hold => {
                         let records = model.iter().map(|(_, record)| record.clone());
                         held = Some((log.head(), log.tail(), records.collect()));
                     }
                 }
-                log.free(held.as_ref().map_or(u64::MAX, |(next, ..)| *next));
+                log.free(held.as_ref().map_or(u64::MAX, |(next, ..)| *next), drop);
                 prop_assert_eq!((log.dropped(), log.len()), (dropped, model.len() as u64));
                 let all: Vec<_> = log.records(log.head(), log.tail()).collect();
                 prop_assert_eq!(all.len(), model.len());

@@ -21,6 +21,7 @@
 mod index;
 mod log;
 mod patch;
+mod waste;
 
 use crate::command::key_hash;
 use crate::types::journal::Journal;
@@ -32,6 +33,7 @@ use log::{Log, eight};
 pub(crate) use patch::NotTold;
 use patch::{Lookback, Patch};
 use std::collections::VecDeque;
+use waste::Waste;
 
 /// A collection that takes less memory is copied when it changes.
 const PATCHED_MIN: usize = 512;
@@ -273,6 +275,8 @@ pub(crate) struct Undo {
     copied: usize,
     snapshot: Walk,
     digest: Walk,
+    /// Memory of records that are gone.
+    waste: Waste,
     scratch: Vec<u8>,
     /// For the next collection that changes.
     journal: Option<Box<Journal>>,
@@ -298,6 +302,7 @@ impl Undo {
             copied: 0,
             snapshot: Walk::default(),
             digest: Walk::default(),
+            waste: Waste::default(),
             scratch: Vec::new(),
             journal: None,
             gone: Vec::new(),
@@ -334,7 +339,18 @@ impl Undo {
         // Changes from here on are not counted, and belong to no version before.
         self.marks.version += 1;
         self.changed = false;
-        self.snapshot.is_done() && self.digest.is_done()
+        self.is_over()
+    }
+
+    /// Whether it is not kept any more, and nothing of it is left.
+    pub fn is_over(&self) -> bool {
+        let is_needed = !self.snapshot.is_done() || !self.digest.is_done();
+        !self.is_kept() && !is_needed && self.waste.is_empty()
+    }
+
+    /// Frees a little of what is not needed any more.
+    pub fn free_some(&mut self) {
+        self.waste.free_some();
     }
 
     /// Bytes of all records, as they count.
@@ -577,7 +593,7 @@ impl Undo {
 
     fn drop_all(&mut self) {
         self.log.clear();
-        self.index = RefCell::default();
+        self.waste.add_index(self.index.take());
         self.swaps.clear();
         self.bytes = 0;
         self.free();
@@ -623,7 +639,7 @@ impl Undo {
 
     fn free(&mut self) {
         let held = self.snapshot.needs().min(self.digest.needs());
-        self.log.free(held);
+        self.log.free(held, |slot| self.waste.add_slot(slot));
     }
 
     // --- looking back ------------------------------------------------------------------------
