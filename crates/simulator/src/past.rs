@@ -3,6 +3,8 @@
 //! ```text
 //!   turn of a client ──► QUINTET.AT t GET k ──► Asking: read, tick, wait ──► reply
 //!   at the end: the agreed order ──► a machine that keeps no past, stopped at t ──► GET k ◄──► reply
+//!
+//!   QUINTET.DIFF from t ◄──► the same of a machine that was never stopped, restored or rolled back
 //! ```
 //!
 //! They are no part of the history. The answer for a time must be permanently the same, at each
@@ -13,8 +15,9 @@ use crate::{
     clock::MILLISECOND,
     drawing::Mix,
     event::Event,
+    model::Call,
     random::Random,
-    service::{Service, key_name},
+    service::{Service, add, key_name},
     workload::{Home, Request},
     world::{Shape, World},
 };
@@ -23,7 +26,7 @@ use quintet_replica::{
     StateMachine,
     past::{self, Asking, Step},
 };
-use quintet_store::{Mode, RequestBuilder, Store, StoreOptions, lookup};
+use quintet_store::{RequestBuilder, Store, StoreOptions};
 
 /// Of 1,000 turns of clients, that many ask about the past.
 const ASKED: u64 = 250;
@@ -38,6 +41,11 @@ const EPOCH: u64 = 1_700_000_000_000_000_000;
 /// The bytes that are kept where much is kept.
 const MUCH: u64 = 1 << 30;
 
+/// Of 1,000 reads, that many ask what changed between two times.
+const DIFFS: u64 = 250;
+/// In worlds that change how much is kept, one in this number of writes does.
+const RETAINS: u64 = 12;
+
 /// The reads of a key.
 const LOOKS: [&str; 3] = ["DUMP", "TYPE", "PEXPIRETIME"];
 
@@ -47,6 +55,8 @@ enum Keeps {
     Nothing,
     Little,
     All,
+    /// Writes change it.
+    Changing,
 }
 
 impl Mix {
@@ -57,6 +67,7 @@ impl Mix {
             (self.transactions + self.stale + self.watches) / 50 % 4,
         ) {
             (Service::Registers, _) | (_, 1) => Keeps::Nothing,
+            (_, 2) => Keeps::Changing,
             (_, 3) => Keeps::Little,
             _ => Keeps::All,
         }
@@ -67,7 +78,7 @@ impl Mix {
         let (seconds, bytes) = match self.keeps() {
             Keeps::Nothing => return self.service.machine_with(shape, options),
             Keeps::Little => (1, 20_000),
-            Keeps::All => (0, MUCH),
+            Keeps::All | Keeps::Changing => (0, MUCH),
         };
         let mut store = Store::new(options);
         let (seconds, bytes) = (u64::to_string(&seconds), u64::to_string(&bytes));
@@ -76,16 +87,22 @@ impl Mix {
         store.apply(&At::default(), &retain, &mut Vec::new());
         Box::new(store)
     }
+
+    /// What a write says behind its own commands: now and then how much is kept from there on.
+    pub fn retains(&self, number: u64, call: &Call) -> Option<[&'static str; 5]> {
+        let is_drawn = self.keeps() == Keeps::Changing && number % RETAINS == 3;
+        if !is_drawn || call.is_read() || call.name() == b"WATCH" {
+            return None;
+        }
+        let (seconds, bytes) =
+            [("0", "0"), ("0", "1073741824"), ("1", "20000")][(number / RETAINS % 3) as usize];
+        Some(["QUINTET.RETAIN", "SECONDS", seconds, "BYTES", bytes])
+    }
 }
 
 fn command(words: &[&str]) -> Vec<u8> {
     let mut builder = RequestBuilder::new();
-    if let Some((name, words)) = words.split_first()
-        && let Some(spec) = lookup(name.as_bytes())
-    {
-        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-        builder.command(spec, Mode::default(), &words);
-    }
+    add(&mut builder, words);
     builder.into_bytes()
 }
 
@@ -95,7 +112,19 @@ struct Ask {
     asking: Asking,
     key: String,
     look: &'static str,
+    /// It asks for what changed since this time, in microseconds.
+    from: Option<u64>,
     reply: Option<Vec<u8>>,
+}
+
+impl Ask {
+    fn command(&self) -> Vec<u8> {
+        let micros = format!("us:{}", self.asking.time().0 / 1000);
+        match self.from {
+            Some(from) => command(&["QUINTET.DIFF", &format!("us:{from}"), &micros]),
+            None => command(&["QUINTET.AT", &micros, self.look, &self.key]),
+        }
+    }
 }
 
 /// See the module.
@@ -118,10 +147,7 @@ impl PastReads {
             return past::CLOSING_TICK.to_vec();
         }
         let ask = &self.asks[request.id.sequence as usize];
-        let time = ask.asking.time();
-        let micros = format!("us:{}", time.0 / 1000);
-        let read = command(&["QUINTET.AT", &micros, ask.look, &ask.key]);
-        past::payload(time, &read)
+        past::payload(ask.asking.time(), &ask.command())
     }
 }
 
@@ -143,10 +169,13 @@ impl World {
         let ahead = reads.random.below(5 * MILLISECOND);
         let micros = (EPOCH + self.now + ahead).saturating_sub(back) / 1000;
         let key = reads.random.below(u64::from(self.shape.keys)) as u32;
+        let from = (reads.random.chance(DIFFS))
+            .then(|| micros.saturating_sub(reads.random.below(BACK) / 1000));
         reads.asks.push(Ask {
             asking: Asking::new(CommandTime(micros * 1000)),
             key: key_name(key),
             look: LOOKS[reads.random.index(LOOKS.len())],
+            from,
             reply: None,
         });
         let ask = reads.asks.len() - 1;
@@ -227,7 +256,8 @@ impl World {
         asks.sort_by_key(|ask| ask.asking.time());
         let mut asks = asks.into_iter().peekable();
         let mut machine = self.mix.service.machine(&self.shape);
-        let little = self.mix.keeps() == Keeps::Little;
+        let mut kept = self.mix.machine_with(&self.shape, StoreOptions::default());
+        let all = self.mix.keeps() == Keeps::All;
         let mut look = Vec::new();
         // A hole in the order: what was at later times cannot be known.
         for position in 1.. {
@@ -240,17 +270,23 @@ impl World {
                     time: ask.asking.time(),
                     id: CommandId::default(),
                 };
-                machine.tick(&at);
                 look.clear();
-                machine.query(&at, &command(&[ask.look, &ask.key]), &mut look);
+                if ask.from.is_some() {
+                    kept.query_at(&at, &ask.command(), &mut look);
+                } else {
+                    machine.tick(&at);
+                    machine.query(&at, &command(&[ask.look, &ask.key]), &mut look);
+                }
                 let told = ask.reply.as_deref().unwrap_or_default();
-                if told != look && !(little && told.starts_with(b"-NOHISTORY")) {
+                if told != look && (all || !told.starts_with(b"-NOHISTORY")) {
+                    let what = match ask.from {
+                        Some(from) => format!("the difference since us:{from}"),
+                        None => format!("{} {}", ask.look, ask.key),
+                    };
                     return Err(Violation::new(
                         "undo",
                         format!(
-                            "{} {} at {} was answered {}, it was {}",
-                            ask.look,
-                            ask.key,
+                            "{what} at {} was answered {}, it was {}",
                             ask.asking.time().0,
                             told.escape_ascii(),
                             look.escape_ascii()
@@ -264,9 +300,12 @@ impl World {
                 id: CommandId::default(),
             };
             machine.tick(&at);
+            kept.tick(&at);
             for command in commands {
                 at.id = command.id;
-                machine.apply(&at, &self.payload(command.number), &mut Vec::new());
+                let payload = self.payload(command.number);
+                machine.apply(&at, &payload, &mut Vec::new());
+                kept.apply(&at, &payload, &mut Vec::new());
             }
         }
         Ok(())

@@ -93,9 +93,10 @@ fn from_registers(call: &Call, reply: Reply) -> Answer {
     }
 }
 
-fn add(builder: &mut RequestBuilder, command: &[Bytes]) -> Option<()> {
+pub(crate) fn add(builder: &mut RequestBuilder, command: &[impl AsRef<[u8]>]) -> Option<()> {
     let (name, arguments) = command.split_first()?;
-    let words: Vec<&[u8]> = arguments.iter().map(|word| &word[..]).collect();
+    let name = name.as_ref();
+    let words: Vec<&[u8]> = arguments.iter().map(AsRef::as_ref).collect();
     if name.eq_ignore_ascii_case(b"WATCH") {
         builder.watch_versions(Mode::default(), &words);
         return Some(());
@@ -154,8 +155,15 @@ impl Service {
         }
     }
 
-    /// The bytes of a call as operation `number`; `watched` as [`Self::versions`] gave them.
-    pub(crate) fn encode(self, number: u64, call: &Call, watched: &[(Bytes, u64)]) -> Vec<u8> {
+    /// The bytes of a call as operation `number`; `watched` as [`Self::versions`] gave them, and
+    /// `behind` a command of the store that follows.
+    pub(crate) fn encode(
+        self,
+        number: u64,
+        call: &Call,
+        watched: &[(Bytes, u64)],
+        behind: Option<&[&str]>,
+    ) -> Vec<u8> {
         if self == Self::Registers {
             let (key, operation) = on_registers(call).unwrap_or((0, Operation::Read));
             return encode_command(number, key, operation).to_vec();
@@ -180,6 +188,7 @@ impl Service {
                 add(&mut builder, command);
             }
         }
+        behind.and_then(|command| add(&mut builder, command));
         builder.into_bytes()
     }
 
@@ -191,7 +200,8 @@ impl Service {
             Self::Store => {
                 let mut rest = reply;
                 let answer = resp(&mut rest)?;
-                rest.is_empty().then_some(answer)
+                // A write may say behind its commands how much of the past is kept.
+                (rest.is_empty() || rest == b"+OK\r\n").then_some(answer)
             }
         }
     }
@@ -242,7 +252,7 @@ mod tests {
             let mut reply = Vec::new();
             store.apply(
                 &at(sequence),
-                &Service::Store.encode(0, call, watched),
+                &Service::Store.encode(0, call, watched, None),
                 &mut reply,
             );
             (Service::Store.decode(call, &reply).unwrap(), reply)

@@ -562,7 +562,10 @@ impl World {
             &self.history.get(number as usize).operation,
             &self.manners[number as usize],
         );
-        self.mix.service.encode(number, call, &manner.watched)
+        let behind = self.mix.retains(number, call);
+        let behind = behind.as_ref().map(|words| &words[..]);
+        let service = self.mix.service;
+        service.encode(number, call, &manner.watched, behind)
     }
 
     pub fn encode(

@@ -397,11 +397,11 @@ impl Keyspace {
             undo.begin(time);
         }
         let Some(undo) = &mut self.undo else { return };
+        // What is left of one that has stopped is this replica's own affair.
         if kept {
             undo.retain(retain);
-        } else if undo.stop() {
-            self.past = undo.marks();
-            self.undo = None;
+        } else if undo.is_kept() {
+            undo.stop();
         }
     }
 
@@ -467,7 +467,7 @@ impl Keyspace {
                 // A replica that was restored has none of those that are gone, and all must keep the
                 // others at the same time.
                 let slab = &self.database(database).slab;
-                let kept = self.undo.is_some();
+                let kept = self.undo().is_some();
                 let counts = |slot: &&Slot| !kept || slab.entry(**slot).mark != GONE;
                 left = left.saturating_sub(slots.iter().filter(counts).count());
                 for slot in slots {

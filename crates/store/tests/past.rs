@@ -549,3 +549,24 @@ fn fields_of_a_collection_are_told_when_it_is_too_large_to_be_made_again() {
         "{reply}"
     );
 }
+
+#[test]
+fn past_that_is_ended_twice_counts_the_same_while_a_snapshot_is_made() {
+    let mut stores = [Store::default(), Store::default()];
+    for (place, store) in stores.iter_mut().enumerate() {
+        let on: &[&str] = &["QUINTET.RETAIN", "BYTES", "1000000"];
+        let off: &[&str] = &["QUINTET.RETAIN", "BYTES", "0"];
+        run(
+            store,
+            1,
+            BASE,
+            &[on, &["SET", "k", "1"], &["SET", "k", "2"]],
+        );
+        if place == 0 {
+            store.begin_snapshot();
+        }
+        run(store, 2, BASE + 1, &[off, &["SET", "k", "3"]]);
+        run(store, 3, BASE + 2, &[off, on, &["SET", "k", "4"]]);
+    }
+    assert_eq!(stores[0].digest(), stores[1].digest());
+}

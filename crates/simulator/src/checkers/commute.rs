@@ -153,7 +153,7 @@ mod tests {
     fn commands_of_the_store_commute_when_their_footprints_do() {
         let mut random = Random::new(7);
         let mut draw =
-            |number| Service::Store.encode(number, &draw_any(6, number, &mut random), &[]);
+            |number| Service::Store.encode(number, &draw_any(6, number, &mut random), &[], None);
         let fresh = || Box::new(Store::new(StoreOptions::default())) as Box<dyn StateMachine>;
         let shown = commuting(&fresh, &mut draw, 2000);
         assert!(shown > 500, "{shown}");

@@ -331,15 +331,14 @@ impl Undo {
         self.marks.retain.bytes > 0
     }
 
-    /// The past is not kept any more; true when no snapshot needs this one now.
-    pub fn stop(&mut self) -> bool {
+    /// The past is not kept any more.
+    pub fn stop(&mut self) {
         self.drop_all();
         self.marks.retain = Retain::default();
         self.marks.horizon = 0;
         // Changes from here on are not counted, and belong to no version before.
         self.marks.version += 1;
         self.changed = false;
-        self.is_over()
     }
 
     /// Whether it is not kept any more, and nothing of it is left.
