@@ -88,7 +88,7 @@ impl Mix {
         Box::new(store)
     }
 
-    /// What a write says behind its own commands: now and then how much is kept from there on.
+    /// A command behind those of a write: now and then it says how much is kept from there on.
     pub fn retains(&self, number: u64, call: &Call) -> Option<[&'static str; 5]> {
         let is_drawn = self.keeps() == Keeps::Changing && number % RETAINS == 3;
         if !is_drawn || call.is_read() || call.name() == b"WATCH" {

@@ -1,4 +1,4 @@
-//! What is left of emptied databases and of large values. Freeing millions of keys or elements
+//! The remains of emptied databases and of large values. Freeing millions of keys or elements
 //! takes longer than a command may take, so it is done bit by bit.
 
 use crate::expiries::Due;
@@ -24,13 +24,13 @@ impl Graveyard {
     /// is freed faster.
     const ELEMENTS_PART: usize = 16;
 
-    /// Takes the entries of a slab that nobody needs any more.
+    /// Takes the entries of a slab that is not needed any more.
     pub fn bury(&mut self, chunks: Vec<Vec<Entry>>) {
         self.chunks.push(chunks);
         self.free_some();
     }
 
-    /// Takes a value that nobody needs any more.
+    /// Takes a value that is not needed any more.
     #[inline]
     pub fn bury_value(&mut self, value: Value) {
         let elements = value.elements();
@@ -61,7 +61,7 @@ impl Graveyard {
         }
     }
 
-    /// Takes a list of times that nobody needs any more.
+    /// Takes a list of times that is not needed any more.
     pub fn bury_expiry(&mut self, expiry: BTreeSet<(u64, Due)>) {
         // Small ones go at once, so that they cannot become many.
         if expiry.len() > Self::CHUNKS_AT_ONCE * CHUNK_LEN {

@@ -397,7 +397,7 @@ impl Keyspace {
             undo.begin(time);
         }
         let Some(undo) = &mut self.undo else { return };
-        // What is left of one that has stopped is this replica's own affair.
+        // The remains of one that has stopped are this replica's own affair.
         if kept {
             undo.retain(retain);
         } else if undo.is_kept() {

@@ -398,7 +398,7 @@ fn numbered(store: &mut Store, sequence: u64, command: &[&str], number: u64) {
 }
 
 #[test]
-fn large_collection_is_told_by_the_steps_that_undo_its_changes() {
+fn large_collection_is_told_by_steps_that_undo_its_changes() {
     let kinds: [(&[&str], &[&str], &str); 4] = [
         (
             &["HSET", "k", "f#", "v#"],
@@ -512,7 +512,7 @@ fn collection_that_changes_often_is_copied_now_and_then() {
 }
 
 #[test]
-fn fields_of_a_collection_are_told_when_it_is_too_large_to_be_made_again() {
+fn fields_are_told_of_a_collection_too_large_to_be_made_again() {
     let mut store = Store::default();
     run(
         &mut store,
@@ -551,7 +551,7 @@ fn fields_of_a_collection_are_told_when_it_is_too_large_to_be_made_again() {
 }
 
 #[test]
-fn past_that_is_ended_twice_counts_the_same_while_a_snapshot_is_made() {
+fn past_ended_twice_is_the_same_while_a_snapshot_is_made() {
     let mut stores = [Store::default(), Store::default()];
     for (place, store) in stores.iter_mut().enumerate() {
         let on: &[&str] = &["QUINTET.RETAIN", "BYTES", "1000000"];

@@ -476,7 +476,7 @@ fn difference(
                 *compared += AT_BYTES_MAX - left;
                 Some(bytes)
             };
-            // What is not known, or too large to be made again, counts as changed.
+            // A value that is not known, or is too large to be made again, counts as changed.
             let before = serialized(from);
             before.is_some() && before == serialized(to)
         }
@@ -484,7 +484,7 @@ fn difference(
     (!is_same).then_some(how)
 }
 
-/// What can be told of a value without making it again: its type, its length, when it expires.
+/// The facts of a value that are told without making it again: its type, its length, when it expires.
 fn outline(keyspace: &Keyspace, key: &[u8], then: &Then<'_>) -> Option<(&'static str, u64, u64)> {
     Some(match then {
         Then::Absent => return None,

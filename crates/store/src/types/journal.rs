@@ -1,4 +1,4 @@
-//! What is done to a collection, as the steps that undo it.
+//! The changes of a collection, as the steps that undo them.
 //!
 //! ```text
 //!   HSET born 1815   ──► hash.set     ──► journal: changed born, it was 1816
@@ -80,10 +80,10 @@ impl Distances<'_> {
     }
 }
 
-/// The steps that undo what is done to a collection. What is more than `room` is not kept.
+/// The steps that undo the changes of a collection; none are kept beyond `room` bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal {
-    /// What stands before the steps.
+    /// The length of the bytes before the steps.
     head: usize,
     bytes: Vec<u8>,
     room: usize,
@@ -99,12 +99,12 @@ impl Journal {
         (self.room, self.is_over) = (room, false);
     }
 
-    /// What stands before the steps and the steps; none when there was no room for them.
+    /// The bytes before the steps, and the steps; none when there was no room for them.
     pub fn bytes(&self) -> Option<&[u8]> {
         (!self.is_over).then_some(&self.bytes)
     }
 
-    /// What stands before the steps.
+    /// The bytes before the steps.
     pub fn head(&self) -> &[u8] {
         &self.bytes[..self.head]
     }
@@ -242,7 +242,7 @@ impl<'a> Iterator for Steps<'a> {
 /// A step that cannot have been taken by the collection as it is.
 pub(crate) const IMPOSSIBLE: Malformed = Malformed("a step that the collection cannot have taken");
 
-/// A type that can note what is done to it.
+/// A type that can note its changes.
 pub(crate) trait Journaled {
     /// Where its journal is while it is on.
     fn journal(&mut self) -> &mut Option<Box<Journal>>;

@@ -350,7 +350,7 @@ impl SortedSet {
     fn put_back(&mut self, at: usize, member: &[u8], score: f64) {
         let len = self.members.len();
         if at < len {
-            // What stands there moves behind all others.
+            // The member there moves behind all others.
             let members = &self.members;
             let (name, &its_score) = members.at(at);
             let moved = self

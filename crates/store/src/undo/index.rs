@@ -67,7 +67,7 @@ impl Positions {
     }
 }
 
-/// What is left of a table.
+/// The rest of a table.
 pub(super) type Left = hash_map::IntoValues<u64, Positions>;
 
 /// See the module.
@@ -89,7 +89,7 @@ impl Index {
         self.table.capacity() * ENTRY_BYTES + self.spilled * 8
     }
 
-    /// What is to be freed of it.
+    /// The part of it that is freed bit by bit.
     pub fn into_left(mut self) -> Left {
         self.settle();
         self.table.into_values()

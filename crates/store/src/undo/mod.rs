@@ -15,8 +15,8 @@
 //! All of it is replicated state: the same records at every replica, in snapshots and in digests.
 //! One command makes one version; a transaction is one command. Within a version each key has one
 //! complete record, whatever was done to it. A collection with more than a few elements is not
-//! copied at each change: its record tells the steps that undo the change (see [`patch`]). What
-//! would take more bytes than there is room for is not kept: its record says so.
+//! copied at each change: its record tells the steps that undo the change (see [`patch`]). A value that
+//! takes more bytes than there is room for is not kept: its record says so.
 
 mod index;
 mod log;
@@ -690,7 +690,7 @@ impl Undo {
         then.unwrap_or(Then::Now { database })
     }
 
-    /// What there is to make the value of `key` at a place again; none when more than this number
+    /// The means to make the value of `key` at a place again; none when more than this number
     /// of bytes of records would have to be looked at.
     pub fn look_back(
         &self,

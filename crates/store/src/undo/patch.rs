@@ -24,7 +24,7 @@ pub(crate) struct Patch<'a> {
     pub expire_at: u64,
     /// Its type.
     pub kind: u8,
-    /// What it remembered beside its elements.
+    /// How OBJECT ENCODING called it.
     pub flag: bool,
     /// How many there were.
     pub elements: u64,
@@ -97,14 +97,14 @@ fn empty(kind: u8) -> Option<Value> {
 /// Why a value cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTold {
-    /// It was not kept: of this type, with so many elements, or bytes.
+    /// It was not kept: of this type, with this number of elements, or bytes.
     Large { kind: &'static str, elements: u64 },
     /// It takes too much to make it again.
     TooMuch { kind: &'static str, elements: u64 },
 }
 
-/// What there is to make the value of a key again: its changes in steps from then on, the oldest
-/// first, and what it was behind them.
+/// The means to make the value of a key again: its changes in steps from then on, the oldest
+/// first, and the value behind them.
 #[derive(Debug)]
 pub(crate) struct Lookback<'a> {
     pub patches: Vec<Patch<'a>>,

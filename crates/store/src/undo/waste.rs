@@ -1,4 +1,4 @@
-//! What is left of a past that ended: freed bit by bit, as it may take gigabytes.
+//! The memory of a past that ended: freed bit by bit, as it may take gigabytes.
 
 use super::index::{Index, Left};
 
