@@ -24,7 +24,8 @@ fn past_is_the_same_at_every_replica_and_after_all_were_killed() {
         assert_eq!(ask(&demo.replicas[0], &retain), "OK");
         for (number, replica) in (0..9).zip(demo.replicas.iter().cycle()) {
             ask(replica, &["SET", "k", &number.to_string()]);
-            ask(replica, &["RPUSH", "list", &number.to_string()]);
+            // Long enough that the list is kept by steps.
+            ask(replica, &["RPUSH", "list", &number.to_string().repeat(600)]);
         }
         assert_eq!(ask(&demo.replicas[0], &["DEL", "k"]), "1");
         let seen = |demo: &Demo| -> Vec<Vec<String>> {
