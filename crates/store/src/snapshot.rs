@@ -23,7 +23,7 @@ const MAGIC: &[u8; 8] = b"QTSTORE\n";
 /// Of a store that has never kept the past …
 const FORMAT: u16 = 1;
 /// … and of one that has: the header continues.
-const FORMAT_PAST: u16 = 2;
+const FORMAT_PAST: u16 = 3;
 const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 8;
 const RECORD_HEAD_LEN: usize = 9;
 const RECORD_ENTRY: u8 = 1;

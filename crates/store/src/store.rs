@@ -35,7 +35,7 @@ const LINE_BYTES_MAX: usize = 128;
 
 /// The version of everything that commands do, of their footprints and of what decides them: raised
 /// with each change that a client or another replica could tell.
-const SEMANTICS: u32 = 3;
+const SEMANTICS: u32 = 4;
 
 /// How many expired keys one tick deletes at most, so that a tick stays short.
 const EXPIRE_PER_TICK_MAX: usize = 1000;
@@ -359,7 +359,13 @@ impl Store {
         let RequestCommand { spec, mode } = command;
         check_database(mode.database, &self.options)?;
         let then = match spec.op {
-            Op::QuintetAt => Some(past::at(&self.keyspace, mode.database, closed, args)?),
+            Op::QuintetAt => Some(past::at(
+                &self.keyspace,
+                mode.database,
+                closed,
+                args,
+                &self.meter,
+            )?),
             _ => None,
         };
         let clock = then.as_ref().map_or(closed, |then| then.time);

@@ -1,7 +1,7 @@
 //! What a key can hold.
 
 use crate::types::hash::Hash;
-use crate::types::journal::{Journal, Journaled, Steps, undo_all};
+use crate::types::journal::{Allowance, Journal, Journaled, NotUndone, undo_all};
 use crate::types::list::List;
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
@@ -208,24 +208,30 @@ impl Value {
         }
     }
 
-    /// Undoes steps of a collection; its flag was this.
+    /// Undoes steps of a collection, which takes `allowance.bytes` of memory at most; its flag was
+    /// this.
     ///
     /// # Errors
-    /// When they cannot have led to what it is.
-    pub(crate) fn undo(&mut self, steps: Steps<'_>, flag: bool) -> Result<(), Malformed> {
+    /// When they cannot have led to what it is, or more is not allowed.
+    pub(crate) fn undo(
+        &mut self,
+        steps: &[u8],
+        flag: bool,
+        allowance: &mut Allowance,
+    ) -> Result<(), NotUndone> {
         match self {
-            Self::Free | Self::String(_) => return Err(Malformed("steps of no collection")),
+            Self::Free | Self::String(_) => return Err(NotUndone::Impossible),
             Self::Hash(hash) => {
-                undo_all(&mut **hash, steps)?;
+                undo_all(&mut **hash, steps, allowance)?;
                 hash.set_large(flag);
             }
-            Self::List(list) => undo_all(&mut **list, steps)?,
+            Self::List(list) => undo_all(&mut **list, steps, allowance)?,
             Self::Set(set) => {
-                undo_all(&mut **set, steps)?;
+                undo_all(&mut **set, steps, allowance)?;
                 set.set_of_integers(flag);
             }
             Self::SortedSet(set) => {
-                undo_all(&mut **set, steps)?;
+                undo_all(&mut **set, steps, allowance)?;
                 set.set_large(flag);
             }
         }

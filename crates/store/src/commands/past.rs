@@ -14,8 +14,10 @@ use crate::context::{PastView, ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
 use crate::keyspace::{Entry, Keyspace};
 use crate::request::Args;
+use crate::steps::{Meter, REQUEST_STEPS_MAX};
+use crate::types::journal::Allowance;
 use crate::types::pattern::Glob;
-use crate::undo::{Change, NotTold, Place, Retain, Then, Undo, kind_name, length_of};
+use crate::undo::{Change, KINDS, NotTold, Place, Retain, Then, Undo, kind_name, length_of};
 use crate::value::Value;
 use crate::when::{When, microseconds};
 use quintet_replica::{
@@ -32,8 +34,13 @@ const LIMIT_MAX: usize = 10_000;
 /// The keys that AT names at most, and the bytes that they had.
 const AT_KEYS_MAX: usize = 1000;
 const AT_BYTES_MAX: usize = 64 << 20;
-/// The bytes of records of one collection that are looked at to tell what it was.
-const PATCHES_BYTES_MAX: usize = 16 << 20;
+/// For the values of the keys of one AT, or of one key that DIFF compares.
+const ALLOWANCE: Allowance = Allowance {
+    bytes: AT_BYTES_MAX,
+    steps: REQUEST_STEPS_MAX,
+};
+/// One step counts as this number of bytes that DIFF compares.
+const STEP_BYTES: usize = 16;
 /// The records that DIFF examines in one call.
 const DIFF_RECORDS_MAX: usize = 10_000;
 /// The bytes that it compares in one call, about.
@@ -198,6 +205,7 @@ pub(crate) fn at<'a>(
     database: u8,
     closed: u64,
     args: &'a [&'a [u8]],
+    meter: &Meter,
 ) -> Answer<AsOf<'a>> {
     let undo = kept(keyspace)?;
     let [when, name, args @ ..] = args else {
@@ -207,7 +215,7 @@ pub(crate) fn at<'a>(
     let (place, time) = place(undo, When::parse(when)?, closed)?;
     let mut view = PastView::default();
     let mut not_told = None;
-    let (mut keys, mut bytes_left) = (0, AT_BYTES_MAX);
+    let (mut keys, mut allowance) = (0, ALLOWANCE);
     let fields = fields(spec.op, args);
     spec.keys(args, |index| {
         let key = args[index];
@@ -218,26 +226,27 @@ pub(crate) fn at<'a>(
         if let Then::Now { database } = undo.then(database, key, place) {
             return view.add_present(key, keyspace.database(database).held(key));
         }
-        let Some(back) = undo.look_back(database, key, place, PATCHES_BYTES_MAX) else {
-            not_told = Some(None);
-            return;
-        };
-        let entry = match fields {
-            Some(fields) => back.fields(keyspace, key, fields, &mut bytes_left),
-            None => back.entry(keyspace, key, &mut bytes_left),
-        };
+        let back = undo.look_back(database, key, place, &mut allowance);
+        let entry = back.and_then(|back| {
+            let entry = match fields {
+                Some(fields) => back.fields(keyspace, key, fields, &mut allowance),
+                None => back.entry(keyspace, key, &mut allowance),
+            };
+            entry.map_err(|why| back.not_told(why))
+        });
         match entry {
             Ok(entry) => view.add(key, entry),
-            Err(why) => not_told = Some(Some(why)),
+            Err(why) => not_told = Some(why),
         }
     });
+    meter.take(spec, ALLOWANCE.steps - allowance.steps)?;
     if keys > AT_KEYS_MAX {
         let text = "ERR QUINTET.AT names at most 1000 keys";
         return Err(CommandError::Text(text).into());
     }
     if let Some(why) = not_told {
         let text = match why {
-            Some(NotTold::Large { kind, elements }) => {
+            NotTold::Large { kind, elements } => {
                 let unit = if kind == "string" {
                     "bytes"
                 } else {
@@ -248,14 +257,13 @@ pub(crate) fn at<'a>(
                      changed"
                 )
             }
-            Some(NotTold::TooMuch { kind, elements }) if kind != "string" => format!(
-                "NOHISTORY a {kind} of {elements} elements takes more than 64 MiB to be made \
-                 again: ask for single fields or members"
+            NotTold::TooMuch { kind, elements } if kind != "string" => format!(
+                "NOHISTORY a {kind} of {elements} elements takes too much to be made again: ask \
+                 for single fields or members, for a later time, or for fewer keys"
             ),
-            Some(NotTold::TooMuch { .. }) => {
+            NotTold::TooMuch { .. } => {
                 "NOHISTORY the keys had more than 64 MiB together: ask for fewer at once".into()
             }
-            None => "NOHISTORY the collection has changed too often since then".into(),
         };
         return Err(CommandError::Owned(text).into());
     }
@@ -447,13 +455,18 @@ fn difference(
     let then = undo.then(change.database, change.key, to);
     let before = outline(keyspace, change.key, &change.before);
     let after = outline(keyspace, change.key, &then);
-    let how = match (before, after) {
+    let (before, after) = match (before, after) {
         (None, None) => return None,
         (None, _) => return Some("created"),
         (_, None) => return Some("deleted"),
-        (before, after) if before != after => return Some("changed"),
-        _ => "changed",
+        (Some(before), Some(after)) => (before, after),
     };
+    let differ = |one: Option<u64>, other: Option<u64>| {
+        one.zip(other).is_some_and(|(one, other)| one != other)
+    };
+    if before[..2] != after[..2] || differ(before[2], after[2]) {
+        return Some("changed");
+    }
     let held = match then {
         Then::Now { database } => now(keyspace, database, change.key).map(|entry| &entry.value),
         _ => None,
@@ -469,39 +482,47 @@ fn difference(
         }
         _ => {
             let mut serialized = |place| {
-                let (mut left, mut bytes) = (AT_BYTES_MAX, Vec::new());
-                let back = undo.look_back(change.database, change.key, place, PATCHES_BYTES_MAX)?;
-                let entry = back.entry(keyspace, change.key, &mut left).ok()??;
-                entry.value.serialize(&mut bytes);
-                *compared += AT_BYTES_MAX - left;
+                let mut allowance = ALLOWANCE;
+                let back = undo.look_back(change.database, change.key, place, &mut allowance);
+                let entry = back
+                    .ok()
+                    .and_then(|back| back.entry(keyspace, change.key, &mut allowance).ok());
+                *compared += ALLOWANCE.bytes - allowance.bytes;
+                *compared += (ALLOWANCE.steps - allowance.steps) as usize * STEP_BYTES;
+                let mut bytes = Vec::new();
+                entry??.value.serialize(&mut bytes);
                 Some(bytes)
             };
-            // A value that is not known, or is too large to be made again, counts as changed.
-            let before = serialized(from);
-            before.is_some() && before == serialized(to)
+            match (serialized(from), serialized(to)) {
+                (Some(before), Some(after)) => before == after,
+                // Not kept, or too large to be made again.
+                _ => return Some("unknown"),
+            }
         }
     };
-    (!is_same).then_some(how)
+    (!is_same).then_some("changed")
 }
 
-/// The facts of a value that are told without making it again: its type, its length, when it expires.
-fn outline(keyspace: &Keyspace, key: &[u8], then: &Then<'_>) -> Option<(&'static str, u64, u64)> {
-    Some(match then {
+/// The facts of a value that are told without making it again: its type, its length, and, where it
+/// is known, when it expires.
+fn outline(keyspace: &Keyspace, key: &[u8], then: &Then<'_>) -> Option<[Option<u64>; 3]> {
+    let (kind, length, expire_at) = match then {
         Then::Absent => return None,
         Then::Value { expire_at, bytes } => {
             let (kind, length) = Value::serialized_kind(bytes);
-            (kind, length, *expire_at)
+            (kind, length, Some(*expire_at))
         }
-        // Its expiry is not known either: it equals nothing.
-        Then::Large { kind, elements } => (kind_name(*kind), *elements, 0),
-        Then::Empty { kind } => (kind_name(*kind), 0, 0),
-        Then::Patch(patch) => (kind_name(patch.kind), patch.elements, patch.expire_at),
+        Then::Large { kind, elements } => (kind_name(*kind), *elements, None),
+        Then::Empty { kind } => (kind_name(*kind), 0, None),
+        Then::Patch(patch) => (kind_name(patch.kind), patch.elements, Some(patch.expire_at)),
         Then::Now { database } => {
             let entry = now(keyspace, *database, key)?;
             let value = &entry.value;
-            (value.type_name(), length_of(value), entry.expire_at)
+            (value.type_name(), length_of(value), Some(entry.expire_at))
         }
-    })
+    };
+    let kind = KINDS.iter().position(|other| *other == kind)?;
+    Some([Some(kind as u64), Some(length), expire_at])
 }
 
 /// Carries out QUINTET.RETAIN.

@@ -199,6 +199,10 @@ impl Journaled for Hash {
         &mut self.journal
     }
 
+    fn extent(&self) -> (usize, usize) {
+        (self.len(), self.memory())
+    }
+
     fn undo(&mut self, step: Step<'_>) -> Result<(), Malformed> {
         match step {
             Step::Added { name } if self.table.last() == Some(name) => {

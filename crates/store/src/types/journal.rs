@@ -22,6 +22,12 @@ const POPPED_RIGHT: u8 = 6;
 const REPLACED: u8 = 7;
 const INSERTED: u8 = 8;
 const TAKEN: u8 = 9;
+/// A length or a place takes no more bytes.
+const NUMBER: usize = 5;
+/// An element takes at most this much memory beside its own bytes.
+const ELEMENT_MEMORY: usize = 128;
+/// Moving this number of elements of a list counts as one step.
+const MOVED_PER_STEP: usize = 4;
 
 /// One change of a collection, with what is needed to undo it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +69,90 @@ pub(crate) enum Step<'a> {
     },
 }
 
+/// How much may still be made again, and with how much work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    /// Bytes of memory.
+    pub bytes: usize,
+    /// Steps, as commands are counted.
+    pub steps: u64,
+}
+
+impl Allowance {
+    /// # Errors
+    /// When fewer are left.
+    pub fn take_bytes(&mut self, bytes: usize) -> Result<(), NotUndone> {
+        self.bytes = self.bytes.checked_sub(bytes).ok_or(NotUndone::TooMuch)?;
+        Ok(())
+    }
+
+    /// # Errors
+    /// When fewer are left.
+    pub fn take_steps(&mut self, steps: u64) -> Result<(), NotUndone> {
+        self.steps = self.steps.checked_sub(steps).ok_or(NotUndone::TooMuch)?;
+        Ok(())
+    }
+}
+
+/// Why steps were not undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotUndone {
+    /// They are malformed, or the collection cannot have taken them.
+    Impossible,
+    /// More would be needed than is allowed.
+    TooMuch,
+}
+
+impl From<Malformed> for NotUndone {
+    fn from(_: Malformed) -> Self {
+        Self::Impossible
+    }
+}
+
+impl Step<'_> {
+    /// The steps of undoing it in a collection of this length, and the memory it may add.
+    fn cost(&self, length: usize) -> (u64, usize) {
+        let (moved, added) = match *self {
+            Step::Added { .. } | Step::PushedLeft | Step::PushedRight => (0, 0),
+            Step::Changed { value, .. } => (0, value.len()),
+            Step::Removed { name, value, .. } => (0, name.len() + value.len() + ELEMENT_MEMORY),
+            Step::PoppedLeft(element) | Step::PoppedRight(element) => {
+                (0, element.len() + ELEMENT_MEMORY)
+            }
+            Step::Replaced { element, .. } => (0, element.len()),
+            Step::Inserted { place } => (place.min(length.saturating_sub(place)), 0),
+            Step::Taken { element, distances } => {
+                let count = distances.places().count();
+                let each = element.len() + ELEMENT_MEMORY;
+                (length + count, count.saturating_mul(each))
+            }
+        };
+        (1 + (moved / MOVED_PER_STEP) as u64, added)
+    }
+}
+
 /// Ascending places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Distances<'a>(&'a [u8]);
 
 impl Distances<'_> {
+    /// Whether they can be of a list.
+    fn check(self) -> Result<(), Malformed> {
+        let mut reader = Reader::new(self.0);
+        let mut last = None;
+        while !reader.rest().is_empty() {
+            let distance = reader.number()?;
+            let place = last.map_or(Some(distance), |last: u64| last.checked_add(distance));
+            if place.is_none_or(|place| place > u32::MAX.into())
+                || (last.is_some() && distance == 0)
+            {
+                return Err(IMPOSSIBLE);
+            }
+            last = place;
+        }
+        Ok(())
+    }
+
     /// The places.
     pub fn places(self) -> impl Iterator<Item = usize> {
         let mut reader = Reader::new(self.0);
@@ -115,31 +200,40 @@ impl Journal {
         self.bytes.shrink_to(capacity);
     }
 
-    fn note(&mut self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    /// How many bytes of steps are still kept.
+    pub const fn left(&self) -> usize {
+        match self.is_over {
+            true => 0,
+            false => self.room - (self.bytes.len() - self.head),
+        }
+    }
+
+    /// Notes a step that takes up to this number of bytes.
+    fn note(&mut self, kind: u8, bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
         if self.is_over {
             return;
         }
+        if 1 + bytes > self.left() {
+            self.is_over = true;
+            return self.shrink(0);
+        }
         self.bytes.push(kind);
         write(&mut self.bytes);
-        if self.bytes.len() - self.head > self.room {
-            self.is_over = true;
-            self.shrink(0);
-        }
     }
 
     pub fn added(&mut self, name: &[u8]) {
-        self.note(ADDED, |out| put_bytes(out, name));
+        self.note(ADDED, name.len() + NUMBER, |out| put_bytes(out, name));
     }
 
     pub fn changed(&mut self, name: &[u8], value: &[u8]) {
-        self.note(CHANGED, |out| {
+        self.note(CHANGED, name.len() + value.len() + 2 * NUMBER, |out| {
             put_bytes(out, name);
             put_bytes(out, value);
         });
     }
 
     pub fn removed(&mut self, place: usize, name: &[u8], value: &[u8]) {
-        self.note(REMOVED, |out| {
+        self.note(REMOVED, name.len() + value.len() + 3 * NUMBER, |out| {
             put_number(out, place as u64);
             put_bytes(out, name);
             put_bytes(out, value);
@@ -147,38 +241,35 @@ impl Journal {
     }
 
     pub fn pushed(&mut self, left: bool) {
-        self.note(if left { PUSHED_LEFT } else { PUSHED_RIGHT }, |_| {});
+        self.note(if left { PUSHED_LEFT } else { PUSHED_RIGHT }, 0, |_| {});
     }
 
     pub fn popped(&mut self, left: bool, element: &[u8]) {
         let kind = if left { POPPED_LEFT } else { POPPED_RIGHT };
-        self.note(kind, |out| put_bytes(out, element));
+        self.note(kind, element.len() + NUMBER, |out| put_bytes(out, element));
     }
 
     pub fn replaced(&mut self, place: usize, element: &[u8]) {
-        self.note(REPLACED, |out| {
+        self.note(REPLACED, element.len() + 2 * NUMBER, |out| {
             put_number(out, place as u64);
             put_bytes(out, element);
         });
     }
 
     pub fn inserted(&mut self, place: usize) {
-        self.note(INSERTED, |out| put_number(out, place as u64));
+        self.note(INSERTED, NUMBER, |out| put_number(out, place as u64));
     }
 
     /// The element went from these places, which ascend.
     pub fn taken(&mut self, element: &[u8], places: &[usize]) {
-        let room = self.room;
-        self.note(TAKEN, |out| {
+        let bytes = element.len() + (2 + places.len()) * NUMBER;
+        self.note(TAKEN, bytes, |out| {
             put_bytes(out, element);
             let mut distances = Vec::new();
             let mut before = 0;
             for place in places {
                 put_number(&mut distances, (place - before) as u64);
                 before = *place;
-                if distances.len() > room {
-                    break;
-                }
             }
             put_bytes(out, &distances);
         });
@@ -222,10 +313,11 @@ impl<'a> Steps<'a> {
             INSERTED => Step::Inserted {
                 place: self.place()?,
             },
-            TAKEN => Step::Taken {
-                element: self.0.bytes()?,
-                distances: Distances(self.0.bytes()?),
-            },
+            TAKEN => {
+                let (element, distances) = (self.0.bytes()?, Distances(self.0.bytes()?));
+                distances.check()?;
+                Step::Taken { element, distances }
+            }
             _ => return Err(Malformed("unknown step of a collection")),
         })
     }
@@ -246,6 +338,8 @@ pub(crate) const IMPOSSIBLE: Malformed = Malformed("a step that the collection c
 pub(crate) trait Journaled {
     /// Where its journal is while it is on.
     fn journal(&mut self) -> &mut Option<Box<Journal>>;
+    /// How many elements there are, and the memory that they take.
+    fn extent(&self) -> (usize, usize);
     /// Undoes one step, the last that was taken.
     ///
     /// # Errors
@@ -253,19 +347,34 @@ pub(crate) trait Journaled {
     fn undo(&mut self, step: Step<'_>) -> Result<(), Malformed>;
 }
 
-/// Undoes steps, the last one first.
+/// Undoes steps, the last one first. The collection takes `allowance.bytes` of memory at most.
 ///
 /// # Errors
-/// When they are malformed, or cannot have led to what the collection is.
+/// When they cannot have led to what the collection is, or more is not allowed.
 pub(crate) fn undo_all<T: Journaled>(
     collection: &mut T,
-    steps: Steps<'_>,
-) -> Result<(), Malformed> {
-    let steps = steps.collect::<Result<Vec<_>, _>>()?;
-    steps
-        .into_iter()
-        .rev()
-        .try_for_each(|step| collection.undo(step))
+    bytes: &[u8],
+    allowance: &mut Allowance,
+) -> Result<(), NotUndone> {
+    let mut starts: Vec<u32> = Vec::new();
+    let mut steps = Steps::new(bytes);
+    while !steps.0.rest().is_empty() {
+        let start = bytes.len() - steps.0.rest().len();
+        starts.push(u32::try_from(start).map_err(|_| NotUndone::TooMuch)?);
+        steps.step()?;
+        allowance.take_steps(1)?;
+    }
+    for start in starts.into_iter().rev() {
+        let step = Steps::new(&bytes[start as usize..]).step()?;
+        let (length, memory) = collection.extent();
+        let (work, added) = step.cost(length);
+        allowance.take_steps(work)?;
+        if memory.saturating_add(added) > allowance.bytes {
+            return Err(NotUndone::TooMuch);
+        }
+        collection.undo(step)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -282,6 +391,13 @@ mod tests {
         let mut bytes = Vec::new();
         value.serialize(&mut bytes);
         bytes
+    }
+
+    fn ample() -> Allowance {
+        Allowance {
+            bytes: 1 << 30,
+            steps: 1 << 30,
+        }
     }
 
     /// One change: its kind, two names, a place.
@@ -354,7 +470,7 @@ mod tests {
             }
             let journal = value.journal().unwrap().take().unwrap();
             let steps = journal.bytes().unwrap();
-            value.undo(Steps::new(steps), flag).unwrap();
+            value.undo(steps, flag, &mut ample()).unwrap();
             prop_assert_eq!(bytes_of(&value), bytes.clone());
             prop_assert_eq!(value.memory(), memory);
             if value.elements() > 0 {
@@ -398,14 +514,14 @@ mod tests {
             for drawn in before {
                 change(&mut value, drawn);
             }
-            let _ = value.undo(Steps::new(&steps), true);
+            let _ = value.undo(&steps, true, &mut ample());
         }
     }
 
     #[test]
     fn journal_without_room_keeps_its_head_only() {
         let mut journal = Journal::default();
-        journal.begin(10, |out| out.extend_from_slice(b"head"));
+        journal.begin(15, |out| out.extend_from_slice(b"head"));
         journal.added(b"12345678");
         assert!(journal.bytes().is_some_and(|bytes| bytes.len() == 14));
         journal.pushed(true);
@@ -413,5 +529,26 @@ mod tests {
         assert_eq!((journal.bytes(), journal.head()), (None, &b"head"[..]));
         journal.begin(10, |_| {});
         assert_eq!(journal.bytes(), Some(&b""[..]));
+    }
+
+    #[test]
+    fn steps_that_take_too_much_are_not_undone() {
+        let mut list = List::default();
+        list.push(End::Right, b"x");
+        let mut journal = Journal::default();
+        journal.begin(usize::MAX, |_| {});
+        journal.taken(&[b'y'; 10_000], &(1..1000).collect::<Vec<_>>());
+        let steps = journal.bytes().unwrap();
+        let undone = |bytes, steps_max| {
+            let mut list = list.clone();
+            let mut allowance = Allowance {
+                bytes,
+                steps: steps_max,
+            };
+            undo_all(&mut list, steps, &mut allowance)
+        };
+        assert_eq!(undone(20_000_000, 1000), Ok(()));
+        assert_eq!(undone(9_000_000, 1000), Err(NotUndone::TooMuch));
+        assert_eq!(undone(20_000_000, 100), Err(NotUndone::TooMuch));
     }
 }

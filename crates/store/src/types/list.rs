@@ -18,9 +18,6 @@ use std::collections::VecDeque;
 /// adds.
 const ELEMENT_OVERHEAD: usize = 32;
 
-/// A list that had more is not made again from steps: a few bytes may tell of many elements.
-const BYTES_MAX: usize = 1 << 28;
-
 /// One of the two ends of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -151,7 +148,7 @@ impl List {
         let mut left = limit;
         let mut place = 0;
         let mut taken = Vec::new();
-        let is_noted = self.journal.is_some();
+        let noted_max = self.journal.as_ref().map_or(0, |journal| journal.left());
         self.elements.retain(|found| {
             place += 1;
             if left == 0 || **found != *element {
@@ -161,7 +158,7 @@ impl List {
                 true
             } else {
                 left -= 1;
-                if is_noted {
+                if taken.len() < noted_max {
                     taken.push(place - 1);
                 }
                 false
@@ -214,9 +211,6 @@ impl List {
                 all.push_back(rest.next().ok_or(IMPOSSIBLE)?);
             }
             self.bytes += element.len();
-            if self.bytes > BYTES_MAX {
-                return Err(IMPOSSIBLE);
-            }
             all.push_back(element.into());
         }
         all.extend(rest);
@@ -278,6 +272,10 @@ impl List {
 impl Journaled for List {
     fn journal(&mut self) -> &mut Option<Box<Journal>> {
         &mut self.journal
+    }
+
+    fn extent(&self) -> (usize, usize) {
+        (self.len(), self.memory())
     }
 
     fn undo(&mut self, step: Step<'_>) -> Result<(), Malformed> {

@@ -512,6 +512,10 @@ impl Journaled for SortedSet {
         &mut self.journal
     }
 
+    fn extent(&self) -> (usize, usize) {
+        (self.len(), self.memory())
+    }
+
     fn undo(&mut self, step: Step<'_>) -> Result<(), Malformed> {
         match step {
             Step::Added { name } if self.members.last() == Some(name) => {

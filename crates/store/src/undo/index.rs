@@ -17,9 +17,6 @@ const PENDING_MAX: usize = 64;
 /// A command with more changes has its keys in a set.
 const LISTED_MAX: usize = 16;
 
-/// The bytes of an entry of the table.
-const ENTRY_BYTES: usize = size_of::<(u64, Positions)>() + 1;
-
 /// Where the records of a key stand, ascending.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
@@ -84,9 +81,12 @@ pub(super) struct Index {
 }
 
 impl Index {
+    /// The bytes of an entry of the table.
+    pub const ENTRY_BYTES: usize = size_of::<(u64, Positions)>() + 1;
+
     /// An estimate of its memory.
     pub fn memory(&self) -> usize {
-        self.table.capacity() * ENTRY_BYTES + self.spilled * 8
+        self.table.capacity() * Self::ENTRY_BYTES + self.spilled * 8
     }
 
     /// The part of it that is freed bit by bit.

@@ -24,14 +24,13 @@ mod patch;
 mod waste;
 
 use crate::command::key_hash;
-use crate::types::journal::Journal;
+use crate::types::journal::{Allowance, Journal, NotUndone};
 use crate::types::wire::{Malformed, Reader, put_bytes, put_number};
 use crate::value::Value;
 use core::cell::{Ref, RefCell};
 use index::Index;
 use log::{Log, eight};
-pub(crate) use patch::NotTold;
-use patch::{Lookback, Patch};
+pub(crate) use patch::{Lookback, NotTold, Patch};
 use std::collections::VecDeque;
 use waste::Waste;
 
@@ -48,6 +47,10 @@ const DROPS_PART: u64 = 16;
 const SHORT: usize = 1024;
 /// The bytes of longer values that are copied in one batch; what changes behind them is not kept.
 const COPIED_MAX: usize = 64 << 20;
+/// The bytes of records of one collection that are looked at to tell what it was.
+const LOOKED_AT_MAX: usize = 16 << 20;
+/// Looking at this number of them counts as one step.
+const STEP_BYTES: u64 = 32;
 /// A buffer for one record keeps up to this number of bytes.
 const SCRATCH_MAX: usize = 64 << 10;
 /// A batch with more changes ends the past before it.
@@ -364,7 +367,7 @@ impl Undo {
 
     /// An estimate of the memory that the log takes.
     pub fn memory(&self) -> usize {
-        self.log.memory() + self.index.borrow().memory()
+        self.log.memory() + self.index.borrow().memory() + self.waste.memory()
     }
 
     /// A batch begins.
@@ -503,7 +506,10 @@ impl Undo {
             .find(|payload| is_of(payload, database, key));
         let Some(payload) = last else { return 0 };
         match known(payload).before {
-            Then::Patch(patch) => patch.since + payload.len() as u64 + RECORD_BYTES,
+            Then::Patch(patch) => {
+                let since = patch.since + payload.len() as u64 + RECORD_BYTES;
+                since.min(patch::SINCE_MAX)
+            }
             _ => 0,
         }
     }
@@ -520,6 +526,8 @@ impl Undo {
                 out.extend_from_slice(bytes);
             });
         } else {
+            // So that a batch does not copy the same amount for each of many collections.
+            self.copied = COPIED_MAX.min(self.copied + self.room());
             let lost = Patch::read(&mut Reader::new(journal.head()));
             let Patch { kind, elements, .. } = lost.expect("it was written so");
             self.index.get_mut().is_first(hash);
@@ -638,7 +646,9 @@ impl Undo {
 
     fn free(&mut self) {
         let held = self.snapshot.needs().min(self.digest.needs());
-        self.log.free(held, |slot| self.waste.add_slot(slot));
+        let mut slots = Vec::new();
+        self.log.free(held, |slot| slots.push(slot));
+        self.waste.add_slots(slots);
     }
 
     // --- looking back ------------------------------------------------------------------------
@@ -690,22 +700,24 @@ impl Undo {
         then.unwrap_or(Then::Now { database })
     }
 
-    /// The means to make the value of `key` at a place again; none when more than this number
-    /// of bytes of records would have to be looked at.
+    /// The means to make the value of `key` at a place again.
+    ///
+    /// # Errors
+    /// When more records would have to be looked at than is allowed.
     pub fn look_back(
         &self,
         database: u8,
         key: &[u8],
         place: Place,
-        bytes_max: usize,
-    ) -> Option<Lookback<'_>> {
+        allowance: &mut Allowance,
+    ) -> Result<Lookback<'_>, NotTold> {
         let (mut patches, mut base) = (Vec::new(), None);
         let mut bytes = 0;
         let database = self.later(database, key, place, |change| match change.before {
             Then::Patch(patch) => {
                 bytes += patch.steps.len() + RECORD_BYTES as usize;
                 patches.push(patch);
-                bytes <= bytes_max
+                bytes <= LOOKED_AT_MAX
             }
             before => {
                 base = Some(before);
@@ -713,7 +725,12 @@ impl Undo {
             }
         });
         let base = base.unwrap_or(Then::Now { database });
-        (bytes <= bytes_max).then_some(Lookback { patches, base })
+        let back = Lookback { patches, base };
+        let steps = back.patches.len() as u64 + (bytes as u64) / STEP_BYTES;
+        match (allowance.take_steps(steps), bytes <= LOOKED_AT_MAX) {
+            (Ok(()), true) => Ok(back),
+            _ => Err(back.not_told(NotUndone::TooMuch)),
+        }
     }
 
     /// The records of `key` from a place on, the oldest first, while `visit` wants another; gives
@@ -932,7 +949,8 @@ pub(crate) fn length_of(value: &Value) -> u64 {
     }
 }
 
-const KINDS: [&str; 5] = ["string", "hash", "list", "set", "zset"];
+/// The types as TYPE names them.
+pub(crate) const KINDS: [&str; 5] = ["string", "hash", "list", "set", "zset"];
 
 fn kind_of(value: &Value) -> u8 {
     let name = value.type_name();

@@ -10,12 +10,17 @@
 use super::{KINDS, Then, kind_name};
 use crate::keyspace::{Entry, Keyspace, NEVER};
 use crate::types::hash::Hash;
-use crate::types::journal::{Step, Steps};
+use crate::types::journal::{Allowance, NotUndone, Step, Steps};
 use crate::types::list::List;
 use crate::types::set::Set;
 use crate::types::sorted_set::{SortedSet, score_of};
 use crate::types::wire::{Malformed, Reader, put_number};
 use crate::value::{Stored, Value};
+
+/// [`Patch::since`] does not grow further.
+pub(super) const SINCE_MAX: u64 = 1 << 48;
+/// An element of a serialised collection takes at most this much memory beside its own bytes.
+const ELEMENT_MEMORY: usize = 128;
 
 /// One change of a collection in steps, and the collection before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,29 +62,10 @@ impl<'a> Patch<'a> {
     /// # Errors
     /// When it cannot be of any collection.
     pub fn check(&self) -> Result<(), Malformed> {
-        if empty(self.kind).is_none() || self.since >= 1 << 62 {
+        if empty(self.kind).is_none() || self.since > SINCE_MAX {
             return Err(Malformed("steps of no collection"));
         }
-        self.steps().try_for_each(|step| step.map(drop))
-    }
-
-    fn steps(&self) -> Steps<'a> {
-        Steps::new(self.steps)
-    }
-
-    /// Whether the steps tell of this element: then its value before them, if it was there.
-    fn value_of(&self, field: &[u8]) -> Option<Option<&'a [u8]>> {
-        self.steps()
-            .map_while(Result::ok)
-            .find_map(|step| match step {
-                Step::Added { name } if name == field => Some(None),
-                Step::Changed { name, value } | Step::Removed { name, value, .. }
-                    if name == field =>
-                {
-                    Some(Some(value))
-                }
-                _ => None,
-            })
+        Steps::new(self.steps).try_for_each(|step| step.map(drop))
     }
 }
 
@@ -111,106 +97,145 @@ pub(crate) struct Lookback<'a> {
     pub base: Then<'a>,
 }
 
-impl Lookback<'_> {
-    fn not_told(&self, is_large: bool) -> NotTold {
+impl<'a> Lookback<'a> {
+    /// Why it is not told.
+    pub fn not_told(&self, why: NotUndone) -> NotTold {
         let (kind, elements) = match (self.patches.first(), &self.base) {
             (Some(patch), _) => (kind_name(patch.kind), patch.elements),
             (None, Then::Large { kind, elements }) => (kind_name(*kind), *elements),
             (None, Then::Value { bytes, .. }) => Value::serialized_kind(bytes),
             _ => ("none", 0),
         };
-        match is_large {
-            true => NotTold::Large { kind, elements },
-            false => NotTold::TooMuch { kind, elements },
+        match why {
+            NotUndone::Impossible => NotTold::Large { kind, elements },
+            NotUndone::TooMuch => NotTold::TooMuch { kind, elements },
         }
     }
 
-    /// The value, of up to this number of bytes about.
+    /// The value.
     ///
     /// # Errors
-    /// When it is not known, or has more.
+    /// When it is not known, or more is needed than is allowed.
     pub fn entry(
         &self,
         keyspace: &Keyspace,
         key: &[u8],
-        bytes_left: &mut usize,
-    ) -> Result<Option<Entry>, NotTold> {
-        let mut count = |bytes: usize| {
-            let left = bytes_left.checked_sub(bytes);
-            *bytes_left = left.unwrap_or(0);
-            left.map(drop).ok_or_else(|| self.not_told(false))
-        };
-        let steps = self.patches.iter().map(|patch| patch.steps.len());
-        count(steps.sum())?;
-        let mut expires = NEVER;
-        let mut value = match self.base {
+        allowance: &mut Allowance,
+    ) -> Result<Option<Entry>, NotUndone> {
+        let allowed = allowance.bytes;
+        let (mut value, mut expires) = match self.base {
             Then::Absent => return Ok(None),
             Then::Now { database } => match keyspace.database(database).held(key) {
                 None => return Ok(None),
                 Some(entry) => {
-                    count(entry.value.memory())?;
-                    expires = entry.expire_at;
-                    entry.value.clone()
+                    allowance.take_bytes(entry.value.memory())?;
+                    allowance.take_steps(entry.value.elements() as u64)?;
+                    (entry.value.clone(), entry.expire_at)
                 }
             },
             Then::Value { expire_at, bytes } => {
-                count(bytes.len())?;
-                expires = expire_at;
+                let elements = Value::elements_announced(bytes);
+                allowance.take_steps(elements)?;
+                allowance.take_bytes(bytes.len() + elements as usize * ELEMENT_MEMORY)?;
                 // It was checked when it was kept, or restored.
-                Value::deserialize(bytes).map_err(|_| self.not_told(true))?
+                (Value::deserialize(bytes)?, expire_at)
             }
-            Then::Empty { kind } => empty(kind).ok_or_else(|| self.not_told(true))?,
-            Then::Large { .. } | Then::Patch(_) => return Err(self.not_told(true)),
+            Then::Empty { kind } => (empty(kind).ok_or(NotUndone::Impossible)?, NEVER),
+            Then::Large { .. } | Then::Patch(_) => return Err(NotUndone::Impossible),
         };
+        // The value itself may take all that it was allowed.
+        allowance.bytes = allowed;
         for patch in self.patches.iter().rev() {
-            let undone = value.undo(patch.steps(), patch.flag);
-            undone.map_err(|_| self.not_told(true))?;
+            value.undo(patch.steps, patch.flag, allowance)?;
             expires = patch.expire_at;
         }
+        allowance.take_bytes(value.memory())?;
         Ok(Some(Entry::past(key, value, expires)))
     }
 
     /// A collection with these elements only, as far as they were in it: no more is made again.
     ///
     /// # Errors
-    /// When that is not known.
+    /// When that is not known, or more is needed than is allowed.
     pub fn fields(
         &self,
         keyspace: &Keyspace,
         key: &[u8],
         fields: &[&[u8]],
-        bytes_left: &mut usize,
-    ) -> Result<Option<Entry>, NotTold> {
+        allowance: &mut Allowance,
+    ) -> Result<Option<Entry>, NotUndone> {
         let (Some(first), Then::Now { database }) = (self.patches.first(), &self.base) else {
-            return self.entry(keyspace, key, bytes_left);
+            return self.entry(keyspace, key, allowance);
         };
-        let mut value = empty(first.kind).ok_or_else(|| self.not_told(true))?;
+        let mut then = empty(first.kind).ok_or(NotUndone::Impossible)?;
         let now = keyspace.database(*database).held(key);
-        for field in fields {
-            let told = self.patches.iter().find_map(|patch| patch.value_of(field));
-            match (&mut value, now.map(|entry| &entry.value)) {
-                (Value::Hash(then), Some(Value::Hash(now))) => {
+        let Some(now) = now.map(|entry| &entry.value) else {
+            return Err(NotUndone::Impossible);
+        };
+        allowance.take_steps(fields.len() as u64)?;
+        for (field, told) in self.told_of(fields, allowance)? {
+            let mut count =
+                |value: &[u8]| allowance.take_bytes(field.len() + value.len() + ELEMENT_MEMORY);
+            match (&mut then, now) {
+                (Value::Hash(then), Value::Hash(now)) => {
                     if let Some(value) = told.unwrap_or_else(|| now.get(field)) {
+                        count(value)?;
                         then.set(field, value);
                     }
                 }
-                (Value::Set(then), Some(Value::Set(now))) => {
+                (Value::Set(then), Value::Set(now)) => {
                     if told.map_or_else(|| now.contains(field), |told| told.is_some()) {
+                        count(&[])?;
                         then.add(field);
                     }
                 }
-                (Value::SortedSet(then), Some(Value::SortedSet(now))) => {
+                (Value::SortedSet(then), Value::SortedSet(now)) => {
                     let score = match told {
                         Some(value) => value.and_then(score_of),
                         None => now.score(field),
                     };
                     if let Some(score) = score {
+                        count(&[])?;
                         then.add_exact(field, score);
                     }
                 }
-                _ => return self.entry(keyspace, key, bytes_left),
+                _ => return self.entry(keyspace, key, allowance),
             }
         }
-        Ok(Some(Entry::past(key, value, first.expire_at)))
+        Ok(Some(Entry::past(key, then, first.expire_at)))
+    }
+
+    /// Each of these elements once; where steps tell of it, its value before them, if it was there.
+    fn told_of<'f>(
+        &self,
+        fields: &[&'f [u8]],
+        allowance: &mut Allowance,
+    ) -> Result<Vec<(&'f [u8], Option<Option<&'a [u8]>>)>, NotUndone> {
+        let mut all: Vec<_> = fields.iter().map(|field| (*field, None)).collect();
+        all.sort_unstable_by_key(|(field, _)| *field);
+        all.dedup_by_key(|(field, _)| *field);
+        let mut left = all.len();
+        for patch in &self.patches {
+            for step in Steps::new(patch.steps) {
+                if left == 0 {
+                    return Ok(all);
+                }
+                allowance.take_steps(1)?;
+                let (name, value) = match step? {
+                    Step::Added { name } => (name, None),
+                    Step::Changed { name, value } | Step::Removed { name, value, .. } => {
+                        (name, Some(value))
+                    }
+                    _ => continue,
+                };
+                if let Ok(at) = all.binary_search_by_key(&name, |(field, _)| *field)
+                    && all[at].1.is_none()
+                {
+                    all[at].1 = Some(value);
+                    left -= 1;
+                }
+            }
+        }
+        Ok(all)
     }
 }

@@ -1,18 +1,24 @@
-//! The memory of a past that ended: freed bit by bit, as it may take gigabytes.
+//! The memory of a past that ended: freed bit by bit, as it may be gigabytes.
 
 use super::index::{Index, Left};
+use std::collections::VecDeque;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Waste {
     slots: Vec<Vec<u8>>,
-    tables: Vec<Left>,
+    /// The memory of them.
+    slot_bytes: usize,
+    /// The oldest first: a table gives its memory back when it is empty.
+    tables: VecDeque<Left>,
+    /// The keys in them.
+    keys: usize,
 }
 
 impl Waste {
-    /// In one go this number of slots and keys are freed, or this part of all: what comes faster is
-    /// freed faster.
-    const SLOTS_AT_ONCE: usize = 16;
+    /// This is freed in one go, or this part of all: what comes faster is freed faster. What is
+    /// less when it comes is freed at once, so that it cannot become much.
+    const BYTES_AT_ONCE: usize = 1 << 20;
     const KEYS_AT_ONCE: usize = 4096;
     const PART: usize = 16;
 
@@ -20,24 +26,44 @@ impl Waste {
         self.slots.is_empty() && self.tables.is_empty()
     }
 
-    pub fn add_slot(&mut self, slot: Vec<u8>) {
-        self.slots.push(slot);
+    /// An estimate of the memory.
+    pub fn memory(&self) -> usize {
+        self.slot_bytes + self.keys * Index::ENTRY_BYTES
+    }
+
+    pub fn add_slots(&mut self, slots: Vec<Vec<u8>>) {
+        let bytes: usize = slots.iter().map(Vec::capacity).sum();
+        if bytes > Self::BYTES_AT_ONCE {
+            self.slot_bytes += bytes;
+            self.slots.extend(slots);
+        }
     }
 
     pub fn add_index(&mut self, index: Index) {
         let left = index.into_left();
-        if left.len() > 0 {
-            self.tables.push(left);
+        if left.len() > Self::KEYS_AT_ONCE {
+            self.keys += left.len();
+            self.tables.push_back(left);
         }
     }
 
     pub fn free_some(&mut self) {
-        let count = Self::SLOTS_AT_ONCE.max(self.slots.len() / Self::PART);
-        self.slots.truncate(self.slots.len().saturating_sub(count));
-        if let Some(table) = self.tables.last_mut() {
-            let count = Self::KEYS_AT_ONCE.max(table.len() / Self::PART);
-            if table.by_ref().take(count).count() < count {
-                self.tables.pop();
+        let mut bytes = Self::BYTES_AT_ONCE.max(self.slot_bytes / Self::PART);
+        while bytes > 0
+            && let Some(slot) = self.slots.pop()
+        {
+            self.slot_bytes -= slot.capacity();
+            bytes = bytes.saturating_sub(slot.capacity());
+        }
+        let mut keys = Self::KEYS_AT_ONCE.max(self.keys / Self::PART);
+        while keys > 0
+            && let Some(table) = self.tables.front_mut()
+        {
+            let freed = table.by_ref().take(keys).count();
+            self.keys -= freed;
+            keys -= freed;
+            if table.len() == 0 {
+                self.tables.pop_front();
             }
         }
     }
@@ -47,28 +73,40 @@ impl Waste {
 mod tests {
     use super::*;
 
-    #[test]
-    fn waste_is_freed_bit_by_bit() {
-        let mut waste = Waste::default();
+    fn add(waste: &mut Waste, keys: u64, slots: usize) {
         let mut index = Index::default();
-        for key in 0..100_000 {
+        for key in 0..keys {
             index.push(key, key);
         }
         waste.add_index(index);
-        waste.add_index(Index::default());
-        for _ in 0..2000 {
-            waste.add_slot(vec![0; 10]);
+        waste.add_slots((0..slots).map(|_| vec![0; 1 << 16]).collect());
+    }
+
+    #[test]
+    fn waste_is_freed_bit_by_bit_however_much_there_is() {
+        let mut waste = Waste::default();
+        add(&mut waste, 100, 10);
+        assert!(waste.is_empty(), "little goes at once");
+        for _ in 0..20 {
+            add(&mut waste, 20_000, 100);
         }
         let mut turns = 0;
         while !waste.is_empty() {
-            let (slots, keys) = (waste.slots.len(), waste.tables.iter().map(Left::len).sum());
+            let (bytes, keys) = (waste.slot_bytes, waste.keys);
             waste.free_some();
-            let keys: usize = keys;
-            let left: usize = waste.tables.iter().map(Left::len).sum();
-            assert!(slots - waste.slots.len() <= (slots / 16).max(16));
-            assert!(keys - left <= (keys / 16).max(4096));
+            assert!(bytes - waste.slot_bytes <= (bytes / 16).max(1 << 20) + (1 << 16));
+            assert!(keys - waste.keys <= (keys / 16).max(4096));
             turns += 1;
         }
         assert!((10..200).contains(&turns), "{turns}");
+        assert_eq!((waste.memory(), waste.tables.len()), (0, 0));
+        // As fast as it comes.
+        for _ in 0..200 {
+            for _ in 0..3 {
+                add(&mut waste, 20_000, 20);
+            }
+            waste.free_some();
+        }
+        assert!(waste.tables.len() < 100, "{}", waste.tables.len());
     }
 }
