@@ -198,7 +198,7 @@ impl Value {
         }
     }
 
-    /// What a collection remembers beside its elements: how OBJECT ENCODING calls it.
+    /// The state of a collection beside its elements: how OBJECT ENCODING calls it.
     pub(crate) const fn encoding_flag(&self) -> bool {
         match self {
             Self::Free | Self::String(_) | Self::List(_) => false,

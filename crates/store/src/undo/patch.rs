@@ -80,6 +80,9 @@ fn empty(kind: u8) -> Option<Value> {
     })
 }
 
+/// Where steps tell of an element: its value before them, if it was there.
+type Told<'a> = Option<Option<&'a [u8]>>;
+
 /// Why a value cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTold {
@@ -210,7 +213,7 @@ impl<'a> Lookback<'a> {
         &self,
         fields: &[&'f [u8]],
         allowance: &mut Allowance,
-    ) -> Result<Vec<(&'f [u8], Option<Option<&'a [u8]>>)>, NotUndone> {
+    ) -> Result<Vec<(&'f [u8], Told<'a>)>, NotUndone> {
         let mut all: Vec<_> = fields.iter().map(|field| (*field, None)).collect();
         all.sort_unstable_by_key(|(field, _)| *field);
         all.dedup_by_key(|(field, _)| *field);

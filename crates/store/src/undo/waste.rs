@@ -16,8 +16,8 @@ pub(super) struct Waste {
 }
 
 impl Waste {
-    /// This is freed in one go, or this part of all: what comes faster is freed faster. What is
-    /// less when it comes is freed at once, so that it cannot become much.
+    /// This is freed in one go, or this part of all: what comes faster is freed faster. Less
+    /// than that is freed at once when it comes, so that it cannot become much.
     const BYTES_AT_ONCE: usize = 1 << 20;
     const KEYS_AT_ONCE: usize = 4096;
     const PART: usize = 16;
