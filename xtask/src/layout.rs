@@ -4,7 +4,7 @@
 //! - a part of a protocol knows nothing of the replica, and no struct has more than 15 fields,
 //!   where `mod.rs` lists the parts;
 //! - no source file is longer than 1,200 lines;
-//! - nothing half done is left behind;
+//! - nothing half done is left behind, and no file that no module names;
 //! - the boundary needs no standard library and no unsafe code;
 //! - what serves does not depend on what simulates and measures.
 
@@ -135,6 +135,36 @@ fn finished(sources: &[Source], bad: &mut Vec<String>) {
     }
 }
 
+/// Files below `src/` that no `mod` or path of their crate names are never compiled.
+fn files_used(sources: &[Source], bad: &mut Vec<String>) {
+    let declares = regex(r"(?m)^\s*(?:pub(?:\([a-z]+\))? )?mod (\w+)(?:;| \{)");
+    let split = |name: &str| {
+        let (home, path) = name.split_once("/src/")?;
+        Some((home.to_owned(), path.strip_suffix(".rs")?.to_owned()))
+    };
+    // Of an attribute, or of a program in Cargo.toml.
+    let path = regex(r#"path = "(?:[^"]*/)?(\w+)\.rs""#);
+    let mut declared = BTreeSet::new();
+    for (name, text) in sources {
+        let manifest = name.strip_suffix("/Cargo.toml").map(str::to_owned);
+        if let Some(home) = split(name).map(|(home, _)| home).or(manifest) {
+            let names = (declares.captures_iter(text)).chain(path.captures_iter(text));
+            declared.extend(names.map(|found| (home.clone(), found[1].to_owned())));
+        }
+    }
+    for (name, _) in sources {
+        let Some((home, path)) = split(name) else {
+            continue;
+        };
+        let path = path.strip_suffix("/mod").unwrap_or(&path);
+        let module = path.rsplit('/').next().unwrap_or(path);
+        let is_root = matches!(path, "lib" | "main") || path.starts_with("bin/");
+        if !is_root && !declared.contains(&(home, module.to_owned())) {
+            bad.push(format!("{name}: no module names this file; remove it"));
+        }
+    }
+}
+
 fn crates_bounded(sources: &[Source], bad: &mut Vec<String>) {
     let text = |name: String| {
         let found = sources.iter().find(|(of, _)| *of == name);
@@ -180,6 +210,7 @@ fn check(sources: &[Source]) -> (Vec<String>, usize) {
         parts_alone(folder, sources, &mut bad);
     }
     finished(sources, &mut bad);
+    files_used(sources, &mut bad);
     crates_bounded(sources, &mut bad);
     (bad, folders.len())
 }
@@ -217,13 +248,16 @@ mod tests {
         let library = "#![no_std]\n#![forbid(unsafe_code)]\n";
         let well = [
             ("crates/replica/src/lib.rs", library),
-            ("protocols/src/lib.rs", library),
+            (
+                "protocols/src/lib.rs",
+                "#![no_std]\n#![forbid(unsafe_code)]\nmod one;\npub mod two;\nmod sadl;\n",
+            ),
             (
                 "protocols/src/one/mod.rs",
                 "// Its parts\nmod log;\n\nmod replica;\n",
             ),
             ("protocols/src/one/log.rs", "use crate::sadl::Name;\n"),
-            ("protocols/src/two/mod.rs", ""),
+            ("protocols/src/two/mod.rs", "mod a;\n"),
             ("protocols/src/sadl/mod.rs", ""),
         ];
         let mut sources: Vec<Source> = Vec::new();
@@ -266,6 +300,12 @@ mod tests {
                 "Wide has 16 fields",
             ),
             ("ci/long", &long, "has 1201 lines"),
+            ("crates/store/src/old.rs", "", "no module names this file"),
+            (
+                "crates/store/src/old/mod.rs",
+                "",
+                "no module names this file",
+            ),
             (
                 "crates/a.rs",
                 &format!("// {unfinished}: later"),
@@ -273,7 +313,7 @@ mod tests {
             ),
             (
                 "protocols/src/lib.rs",
-                "#![no_std]",
+                "#![no_std]\nmod one;\nmod two;\nmod sadl;",
                 "lacks #![forbid(unsafe_code)]",
             ),
             (
@@ -297,6 +337,8 @@ mod tests {
     fn allowed_files_pass() {
         let fifteen = format!("struct Fits {{\n{}}}\n", "    field: u8,\n".repeat(15));
         let allowed = [
+            ("fuzz/Cargo.toml", "path = \"src/smoke.rs\""),
+            ("fuzz/src/smoke.rs", ""),
             ("protocols/src/one/replica.rs", fifteen.as_str()),
             ("protocols/src/two/a.rs", "use crate::someone::Else;"),
             (
