@@ -16,6 +16,7 @@ impl Executor {
         // An answer is held until it is final, and then so is the log's clock.
         let closed = self.time;
         self.told_past = true;
+        self.commands += 1;
         let reply = self.results.begin();
         let status = match past::parts(payload) {
             None => RequestStatus::Malformed,
@@ -77,6 +78,7 @@ mod tests {
         tick(&mut executor, 2, 40);
         assert_eq!(read(&mut executor, CommandTime(50)), RequestStatus::NotKept);
         assert_eq!(read(&mut executor, past::NEWEST), RequestStatus::NotKept);
+        assert_eq!(executor.commands(), 5, "reads of the past count");
     }
 
     #[test]
