@@ -29,7 +29,7 @@ const SHORT_STEPS: u64 = 4096;
 /// That rest.
 const KEPT_FOR_SHORT: u64 = BATCH_STEPS_MAX / 8;
 /// Bytes of a string that are looked at in one step.
-const STRING_BYTES: u64 = 64;
+pub(crate) const STRING_BYTES: u64 = 64;
 /// Zeros that are written in one step.
 const ZEROS_BYTES: u64 = 256;
 /// What no string of Redis exceeds.
@@ -46,6 +46,10 @@ const ARGUMENT_STEPS: u64 = 2;
 const ELEMENT_BYTES: u64 = 6;
 /// Cells of a table of numbers that are filled in one step.
 const TABLE_CELLS: u64 = 8;
+
+/// The answer to a command for which no steps are left in the batch.
+pub(crate) const BUSY: CommandError =
+    CommandError::Text("BUSY too many long commands at once: not executed; try again");
 
 /// Counts the steps of the batch and the request in progress. Cells, because reads count as well.
 #[derive(Debug, Default)]
@@ -68,6 +72,12 @@ impl Meter {
     #[inline]
     pub fn begin_request(&self) {
         self.request.set(0);
+    }
+
+    /// How many steps a long command may still take.
+    pub fn left(&self) -> u64 {
+        let batch = (BATCH_STEPS_MAX - KEPT_FOR_SHORT).saturating_sub(self.batch.get());
+        batch.min(REQUEST_STEPS_MAX - self.request.get())
     }
 
     /// Takes the steps of a command.
@@ -97,9 +107,7 @@ impl Meter {
             KEPT_FOR_SHORT
         };
         if batch > BATCH_STEPS_MAX - kept {
-            return Err(CommandError::Text(
-                "BUSY too many long commands at once: not executed; try again",
-            ));
+            return Err(BUSY);
         }
         self.request.set(request);
         self.batch.set(batch);

@@ -382,7 +382,7 @@ impl Store {
             past: then.as_ref().map(|then| &then.view),
         };
         let Some(AsOf { spec, args, .. }) = &then else {
-            past::read(spec.op, &mut context, closed, args)?;
+            past::read((spec, &self.meter), &mut context, closed, args)?;
             context.reply.finish();
             return Ok(());
         };

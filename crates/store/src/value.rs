@@ -288,6 +288,18 @@ impl Value {
         count.map_or(0, |count| count as u64)
     }
 
+    /// About as much memory as a serialized value takes when it is read.
+    pub(crate) fn memory_announced(bytes: &[u8]) -> usize {
+        let element = match bytes.first() {
+            Some(&TAG_HASH) => Hash::ELEMENT_MEMORY,
+            Some(&TAG_LIST) => List::ELEMENT_MEMORY,
+            Some(&TAG_SET) => Set::ELEMENT_MEMORY,
+            Some(&TAG_SORTED_SET) => SortedSet::ELEMENT_MEMORY,
+            _ => 0,
+        };
+        bytes.len() + Self::elements_announced(bytes) as usize * element
+    }
+
     /// Reads a value that takes all of `bytes`.
     ///
     /// # Errors

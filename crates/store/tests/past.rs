@@ -648,4 +648,12 @@ fn making_a_collection_again_is_bounded_in_memory_and_work() {
     all.extend(fields.iter().map(String::as_str));
     all.push("f1");
     assert!(past(&store, 39_999, &all).ends_with("$1\r\nv\r\n"));
+
+    // Reads of one batch share what they may do: none is free because another was refused.
+    store.begin_reads();
+    let busy = (0..200).filter(|_| past(&store, 40_001, &["HLEN", "hash"]).starts_with("-BUSY"));
+    assert!(busy.count() > 100);
+    assert!(past(&store, 40_001, &["EXISTS", "hash"]).starts_with("-BUSY"));
+    store.begin_reads();
+    assert_eq!(past(&store, 40_001, &["HLEN", "hash"]), ":20000\r\n");
 }

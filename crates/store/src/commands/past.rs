@@ -14,7 +14,7 @@ use crate::context::{PastView, ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
 use crate::keyspace::{Entry, Keyspace};
 use crate::request::Args;
-use crate::steps::{Meter, REQUEST_STEPS_MAX};
+use crate::steps::{BUSY, Meter, REQUEST_STEPS_MAX, STRING_BYTES};
 use crate::types::journal::Allowance;
 use crate::types::pattern::Glob;
 use crate::undo::{Change, KINDS, NotTold, Place, Retain, Then, Undo, kind_name, length_of};
@@ -34,17 +34,19 @@ const LIMIT_MAX: usize = 10_000;
 /// The keys that AT names at most, and the bytes that they had.
 const AT_KEYS_MAX: usize = 1000;
 const AT_BYTES_MAX: usize = 64 << 20;
-/// For the values of the keys of one AT, or of one key that DIFF compares.
-const ALLOWANCE: Allowance = Allowance {
+/// For one of two values of a key that DIFF compares.
+const COMPARED: Allowance = Allowance {
     bytes: AT_BYTES_MAX,
-    steps: REQUEST_STEPS_MAX,
+    steps: REQUEST_STEPS_MAX / 4,
 };
-/// One step counts as this number of bytes that DIFF compares.
-const STEP_BYTES: usize = 16;
+/// Looking at a record takes this number of steps.
+const RECORD_STEPS: u64 = 4;
+/// The steps that HISTORY takes at most.
+const HISTORY_STEPS_MAX: u64 = REQUEST_STEPS_MAX / 2;
 /// The records that DIFF examines in one call.
 const DIFF_RECORDS_MAX: usize = 10_000;
-/// The bytes that it compares in one call, about.
-const DIFF_BYTES_MAX: usize = 16 << 20;
+/// The steps that it takes in one call, but for the last key.
+const DIFF_STEPS_MAX: u64 = REQUEST_STEPS_MAX / 8;
 
 const NOT_KEPT: &str = "NOHISTORY the past is not kept: QUINTET.RETAIN SECONDS s BYTES b";
 const LIMIT: &str = "ERR LIMIT must be between 1 and 10000";
@@ -168,13 +170,18 @@ pub(crate) fn kept(keyspace: &Keyspace) -> Answer<&Undo> {
 
 /// Answers HISTORY and DIFF. `closed` is the newest time that is closed.
 pub(crate) fn read(
-    op: Op,
+    (spec, meter): (&'static CommandSpec, &Meter),
     context: &mut ReadContext<'_>,
     closed: u64,
     args: Args<'_>,
 ) -> Answer<()> {
     let undo = kept(context.keyspace)?;
-    match (op, args) {
+    // A page of DIFF, and both values of the last key.
+    let left = meter.left();
+    if left < DIFF_STEPS_MAX + 2 * COMPARED.steps {
+        return Err(BUSY.into());
+    }
+    let steps = match (spec.op, args) {
         (Op::QuintetHistory, [key, options @ ..]) => {
             history(undo, context, closed, key, history_limit(options)?)
         }
@@ -184,7 +191,8 @@ pub(crate) fn read(
             diff(undo, context, (from, to), &DiffOptions::read(options)?)
         }
         _ => Err(CommandError::Syntax.into()),
-    }
+    }?;
+    Ok(meter.take(spec, steps.min(left))?)
 }
 
 /// A command within AT, and what it is to see.
@@ -215,7 +223,12 @@ pub(crate) fn at<'a>(
     let (place, time) = place(undo, When::parse(when)?, closed)?;
     let mut view = PastView::default();
     let mut not_told = None;
-    let (mut keys, mut allowance) = (0, ALLOWANCE);
+    let mut keys = 0;
+    let steps = meter.left();
+    let mut allowance = Allowance {
+        bytes: AT_BYTES_MAX,
+        steps,
+    };
     let fields = fields(spec.op, args);
     spec.keys(args, |index| {
         let key = args[index];
@@ -239,7 +252,10 @@ pub(crate) fn at<'a>(
             Err(why) => not_told = Some(why),
         }
     });
-    meter.take(spec, ALLOWANCE.steps - allowance.steps)?;
+    meter.take(spec, steps - allowance.steps)?;
+    if not_told.is_some() && allowance.steps == 0 && steps < REQUEST_STEPS_MAX {
+        return Err(BUSY.into());
+    }
     if keys > AT_KEYS_MAX {
         let text = "ERR QUINTET.AT names at most 1000 keys";
         return Err(CommandError::Text(text).into());
@@ -318,7 +334,7 @@ fn history(
     closed: u64,
     key: &[u8],
     limit: usize,
-) -> Answer<()> {
+) -> Answer<u64> {
     let held = now(context.keyspace, context.database, key);
     let mut after = held.map_or(("none", 0), |entry| {
         (entry.value.type_name(), length_of(&entry.value))
@@ -327,9 +343,11 @@ fn history(
     let mut told = 0;
     // A version may have several records: only the newest is followed by what it led to.
     let mut version = None;
+    let mut steps = 0;
     let reply = &mut context.reply;
     undo.changes(context.database, key, |change| {
-        if version != Some(change.version) && told == limit {
+        steps += RECORD_STEPS;
+        if (version != Some(change.version) && told == limit) || steps > HISTORY_STEPS_MAX {
             return false;
         }
         if change.time <= closed && version.replace(change.version) != Some(change.version) {
@@ -350,8 +368,12 @@ fn history(
         };
         true
     });
+    if steps > HISTORY_STEPS_MAX {
+        let text = "ERR the key has changed too often: ask for a smaller LIMIT";
+        return Err(CommandError::Text(text).into());
+    }
     context.reply.end_array(begun, told);
-    Ok(())
+    Ok(steps)
 }
 
 struct DiffOptions<'a> {
@@ -386,7 +408,7 @@ fn diff(
     context: &mut ReadContext<'_>,
     (from, to): (Place, Place),
     options: &DiffOptions<'_>,
-) -> Answer<()> {
+) -> Answer<u64> {
     if from.number > to.number {
         let text = "ERR the first time is later than the second";
         return Err(CommandError::Text(text).into());
@@ -402,9 +424,10 @@ fn diff(
     let mut found: Vec<(&[u8], &str)> = Vec::new();
     let mut next = None;
     let mut glob = options.pattern.map(Glob::new);
-    let mut compared = 0;
+    let mut steps = 0;
     for (looked, (place, change)) in undo.between(begin, to).enumerate() {
-        let full = found.len() == options.limit || compared > DIFF_BYTES_MAX;
+        steps += RECORD_STEPS;
+        let full = found.len() == options.limit || steps > DIFF_STEPS_MAX;
         if looked == DIFF_RECORDS_MAX || full {
             next = Some(place.number + 1);
             break;
@@ -422,8 +445,7 @@ fn diff(
             continue;
         }
         if undo.is_first(&change, place, from)
-            && let Some(how) =
-                difference(undo, context.keyspace, &change, (from, to), &mut compared)
+            && let Some(how) = difference(undo, context.keyspace, &change, (from, to), &mut steps)
         {
             found.push((change.key, how));
         }
@@ -440,17 +462,17 @@ fn diff(
         reply.bulk(key);
         reply.bulk(how.as_bytes());
     }
-    Ok(())
+    Ok(steps)
 }
 
-/// How a key differs at a place from what it held before this change, if it does; counts the bytes
-/// that are compared.
+/// How a key differs at a place from what it held before this change, if it does; counts the steps
+/// that it takes.
 fn difference(
     undo: &Undo,
     keyspace: &Keyspace,
     change: &Change<'_>,
     (from, to): (Place, Place),
-    compared: &mut usize,
+    steps: &mut u64,
 ) -> Option<&'static str> {
     let then = undo.then(change.database, change.key, to);
     let before = outline(keyspace, change.key, &change.before);
@@ -473,22 +495,21 @@ fn difference(
     };
     let is_same = match (&change.before, &then, held) {
         (Then::Value { bytes, .. }, Then::Value { bytes: after, .. }, _) => {
-            *compared += bytes.len();
+            *steps += bytes.len() as u64 / STRING_BYTES;
             bytes == after
         }
         (Then::Value { bytes, .. }, _, Some(Value::String(string))) => {
-            *compared += bytes.len();
+            *steps += bytes.len() as u64 / STRING_BYTES;
             string.is_serialized(bytes)
         }
         _ => {
             let mut serialized = |place| {
-                let mut allowance = ALLOWANCE;
+                let mut allowance = COMPARED;
                 let back = undo.look_back(change.database, change.key, place, &mut allowance);
                 let entry = back
                     .ok()
                     .and_then(|back| back.entry(keyspace, change.key, &mut allowance).ok());
-                *compared += ALLOWANCE.bytes - allowance.bytes;
-                *compared += (ALLOWANCE.steps - allowance.steps) as usize * STEP_BYTES;
+                *steps += COMPARED.steps - allowance.steps;
                 let mut bytes = Vec::new();
                 entry??.value.serialize(&mut bytes);
                 Some(bytes)

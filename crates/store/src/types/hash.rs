@@ -5,13 +5,16 @@
 //! ```
 
 use super::journal::{IMPOSSIBLE, Journal, Journaled, Step};
-use super::table::{Table, Walk};
+use super::table::{ENTRY_OVERHEAD, Table, Walk};
 use super::wire::{Malformed, Reader, put_bytes, put_number};
 
 /// Beyond this many fields, or with anything longer than [`COMPACT_BYTES_MAX`], Redis with its
 /// default settings stops calling a hash a `listpack`.
 const COMPACT_FIELDS_MAX: usize = 512;
 const COMPACT_BYTES_MAX: usize = 64;
+
+/// An estimate of the bytes that a value takes beside its own.
+const VALUE_OVERHEAD: usize = 16;
 
 /// The value of a hash key.
 #[derive(Clone, Debug, Default)]
@@ -144,7 +147,7 @@ impl Hash {
     /// Estimated bytes. It follows from the content alone, so all replicas agree.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.table.memory() + self.value_bytes + 16 * self.table.len()
+        self.table.memory() + self.value_bytes + VALUE_OVERHEAD * self.table.len()
     }
 
     /// Frees up to `count` elements of what nobody will look into any more.
@@ -195,6 +198,8 @@ impl Hash {
 }
 
 impl Journaled for Hash {
+    const ELEMENT_MEMORY: usize = ENTRY_OVERHEAD + size_of::<Box<[u8]>>() + VALUE_OVERHEAD;
+
     fn journal(&mut self) -> &mut Option<Box<Journal>> {
         &mut self.journal
     }

@@ -11,6 +11,7 @@
 //! collection costs what it changes, not a copy.
 
 use super::wire::{Malformed, Reader, put_bytes, put_number};
+use crate::steps::STRING_BYTES;
 
 const ADDED: u8 = 0;
 const CHANGED: u8 = 1;
@@ -24,8 +25,6 @@ const INSERTED: u8 = 8;
 const TAKEN: u8 = 9;
 /// A length or a place takes no more bytes.
 const NUMBER: usize = 5;
-/// An element takes at most this much memory beside its own bytes.
-const ELEMENT_MEMORY: usize = 128;
 /// Moving this number of elements of a list counts as one step.
 const MOVED_PER_STEP: usize = 4;
 
@@ -89,8 +88,17 @@ impl Allowance {
     /// # Errors
     /// When fewer are left.
     pub fn take_steps(&mut self, steps: u64) -> Result<(), NotUndone> {
-        self.steps = self.steps.checked_sub(steps).ok_or(NotUndone::TooMuch)?;
-        Ok(())
+        let left = self.steps.checked_sub(steps);
+        self.steps = left.unwrap_or(0);
+        left.map(drop).ok_or(NotUndone::TooMuch)
+    }
+
+    /// Takes the steps of copying this number of bytes.
+    ///
+    /// # Errors
+    /// When fewer are left.
+    pub fn take_copy(&mut self, bytes: usize) -> Result<(), NotUndone> {
+        self.take_steps(bytes as u64 / STRING_BYTES)
     }
 }
 
@@ -110,24 +118,27 @@ impl From<Malformed> for NotUndone {
 }
 
 impl Step<'_> {
-    /// The steps of undoing it in a collection of this length, and the memory it may add.
-    fn cost(&self, length: usize) -> (u64, usize) {
+    /// The steps of undoing it in a collection of this length, and the memory it may add, where an
+    /// element takes `element` beside its bytes.
+    fn cost(&self, length: usize, element: usize) -> (u64, usize) {
         let (moved, added) = match *self {
             Step::Added { .. } | Step::PushedLeft | Step::PushedRight => (0, 0),
             Step::Changed { value, .. } => (0, value.len()),
-            Step::Removed { name, value, .. } => (0, name.len() + value.len() + ELEMENT_MEMORY),
-            Step::PoppedLeft(element) | Step::PoppedRight(element) => {
-                (0, element.len() + ELEMENT_MEMORY)
-            }
-            Step::Replaced { element, .. } => (0, element.len()),
+            Step::Removed { name, value, .. } => (0, name.len() + value.len() + element),
+            Step::PoppedLeft(bytes) | Step::PoppedRight(bytes) => (0, bytes.len() + element),
+            Step::Replaced { element: bytes, .. } => (0, bytes.len()),
             Step::Inserted { place } => (place.min(length.saturating_sub(place)), 0),
-            Step::Taken { element, distances } => {
+            Step::Taken {
+                element: bytes,
+                distances,
+            } => {
                 let count = distances.places().count();
-                let each = element.len() + ELEMENT_MEMORY;
+                let each = bytes.len() + element;
                 (length + count, count.saturating_mul(each))
             }
         };
-        (1 + (moved / MOVED_PER_STEP) as u64, added)
+        let steps = 1 + (moved / MOVED_PER_STEP) as u64 + added as u64 / STRING_BYTES;
+        (steps, added)
     }
 }
 
@@ -256,6 +267,11 @@ impl Journal {
         });
     }
 
+    /// More places than this are never kept.
+    pub const fn places_max(&self) -> usize {
+        self.left() / NUMBER + 1
+    }
+
     pub fn inserted(&mut self, place: usize) {
         self.note(INSERTED, NUMBER, |out| put_number(out, place as u64));
     }
@@ -336,6 +352,8 @@ pub(crate) const IMPOSSIBLE: Malformed = Malformed("a step that the collection c
 
 /// A type that can note its changes.
 pub(crate) trait Journaled {
+    /// The memory that an element takes beside its bytes, as it is counted.
+    const ELEMENT_MEMORY: usize;
     /// Where its journal is while it is on.
     fn journal(&mut self) -> &mut Option<Box<Journal>>;
     /// How many elements there are, and the memory that they take.
@@ -367,7 +385,7 @@ pub(crate) fn undo_all<T: Journaled>(
     for start in starts.into_iter().rev() {
         let step = Steps::new(&bytes[start as usize..]).step()?;
         let (length, memory) = collection.extent();
-        let (work, added) = step.cost(length);
+        let (work, added) = step.cost(length, T::ELEMENT_MEMORY);
         allowance.take_steps(work)?;
         if memory.saturating_add(added) > allowance.bytes {
             return Err(NotUndone::TooMuch);
@@ -547,8 +565,8 @@ mod tests {
             };
             undo_all(&mut list, steps, &mut allowance)
         };
-        assert_eq!(undone(20_000_000, 1000), Ok(()));
-        assert_eq!(undone(9_000_000, 1000), Err(NotUndone::TooMuch));
-        assert_eq!(undone(20_000_000, 100), Err(NotUndone::TooMuch));
+        assert_eq!(undone(20_000_000, 200_000), Ok(()));
+        assert_eq!(undone(9_000_000, 200_000), Err(NotUndone::TooMuch));
+        assert_eq!(undone(20_000_000, 1000), Err(NotUndone::TooMuch));
     }
 }

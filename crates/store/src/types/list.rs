@@ -148,7 +148,10 @@ impl List {
         let mut left = limit;
         let mut place = 0;
         let mut taken = Vec::new();
-        let noted_max = self.journal.as_ref().map_or(0, |journal| journal.left());
+        let noted_max = self
+            .journal
+            .as_ref()
+            .map_or(0, |journal| journal.places_max());
         self.elements.retain(|found| {
             place += 1;
             if left == 0 || **found != *element {
@@ -270,6 +273,8 @@ impl List {
 }
 
 impl Journaled for List {
+    const ELEMENT_MEMORY: usize = ELEMENT_OVERHEAD;
+
     fn journal(&mut self) -> &mut Option<Box<Journal>> {
         &mut self.journal
     }

@@ -5,7 +5,7 @@
 //! ```
 
 use super::journal::{IMPOSSIBLE, Journal, Journaled, Step};
-use super::table::{Table, Walk};
+use super::table::{ENTRY_OVERHEAD, Table, Walk};
 use super::wire::{Malformed, Reader, put_bytes, put_number};
 
 /// Beyond this many members Redis with its default settings stops calling a set of integers an
@@ -210,6 +210,8 @@ impl Set {
 }
 
 impl Journaled for Set {
+    const ELEMENT_MEMORY: usize = ENTRY_OVERHEAD;
+
     fn journal(&mut self) -> &mut Option<Box<Journal>> {
         &mut self.journal
     }

@@ -21,6 +21,9 @@ use core::ops::Range;
 const COMPACT_MEMBERS_MAX: usize = 128;
 const COMPACT_BYTES_MAX: usize = 64;
 
+/// An estimate of the bytes that a member takes in the ranking.
+const RANK_OVERHEAD: usize = size_of::<Item>() + ENTRY_OVERHEAD / 8;
+
 /// Scores between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreRange {
@@ -435,7 +438,7 @@ impl SortedSet {
     /// Estimated bytes. It follows from the content alone, so all replicas agree.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.members.memory() + self.len() * (size_of::<Item>() + ENTRY_OVERHEAD / 8)
+        self.members.memory() + self.len() * RANK_OVERHEAD
     }
 
     /// Frees up to `count` elements of what nobody will look into any more.
@@ -508,6 +511,8 @@ pub(crate) fn score_of(value: &[u8]) -> Option<f64> {
 }
 
 impl Journaled for SortedSet {
+    const ELEMENT_MEMORY: usize = ENTRY_OVERHEAD + size_of::<f64>() + RANK_OVERHEAD;
+
     fn journal(&mut self) -> &mut Option<Box<Journal>> {
         &mut self.journal
     }

@@ -82,7 +82,7 @@ pub(super) struct Index {
 
 impl Index {
     /// The bytes of an entry of the table.
-    pub const ENTRY_BYTES: usize = size_of::<(u64, Positions)>() + 1;
+    const ENTRY_BYTES: usize = size_of::<(u64, Positions)>() + 1;
 
     /// An estimate of its memory.
     pub fn memory(&self) -> usize {

@@ -19,8 +19,8 @@ use crate::value::{Stored, Value};
 
 /// [`Patch::since`] does not grow further.
 pub(super) const SINCE_MAX: u64 = 1 << 48;
-/// An element of a serialised collection takes at most this much memory beside its own bytes.
-const ELEMENT_MEMORY: usize = 128;
+/// A field that is told alone takes about this much memory beside its own bytes.
+const FIELD_MEMORY: usize = 128;
 
 /// One change of a collection in steps, and the collection before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,15 +131,20 @@ impl<'a> Lookback<'a> {
             Then::Now { database } => match keyspace.database(database).held(key) {
                 None => return Ok(None),
                 Some(entry) => {
-                    allowance.take_bytes(entry.value.memory())?;
+                    let bytes = match &entry.value {
+                        Value::String(string) => string.bytes.len(),
+                        collection => collection.memory(),
+                    };
+                    allowance.take_bytes(bytes)?;
+                    allowance.take_copy(bytes)?;
                     allowance.take_steps(entry.value.elements() as u64)?;
                     (entry.value.clone(), entry.expire_at)
                 }
             },
             Then::Value { expire_at, bytes } => {
-                let elements = Value::elements_announced(bytes);
-                allowance.take_steps(elements)?;
-                allowance.take_bytes(bytes.len() + elements as usize * ELEMENT_MEMORY)?;
+                allowance.take_steps(Value::elements_announced(bytes))?;
+                allowance.take_copy(bytes.len())?;
+                allowance.take_bytes(Value::memory_announced(bytes))?;
                 // It was checked when it was kept, or restored.
                 (Value::deserialize(bytes)?, expire_at)
             }
@@ -178,7 +183,7 @@ impl<'a> Lookback<'a> {
         allowance.take_steps(fields.len() as u64)?;
         for (field, told) in self.told_of(fields, allowance)? {
             let mut count =
-                |value: &[u8]| allowance.take_bytes(field.len() + value.len() + ELEMENT_MEMORY);
+                |value: &[u8]| allowance.take_bytes(field.len() + value.len() + FIELD_MEMORY);
             match (&mut then, now) {
                 (Value::Hash(then), Value::Hash(now)) => {
                     if let Some(value) = told.unwrap_or_else(|| now.get(field)) {

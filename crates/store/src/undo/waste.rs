@@ -9,10 +9,11 @@ pub(super) struct Waste {
     slots: Vec<Vec<u8>>,
     /// The memory of them.
     slot_bytes: usize,
-    /// The oldest first: a table gives its memory back when it is empty.
-    tables: VecDeque<Left>,
-    /// The keys in them.
+    /// The oldest first, with its memory, which it gives back when it is empty.
+    tables: VecDeque<(Left, usize)>,
+    /// The keys in them, and their memory.
     keys: usize,
+    table_bytes: usize,
 }
 
 impl Waste {
@@ -20,7 +21,7 @@ impl Waste {
     /// than that is freed at once when it comes, so that it cannot become much.
     const BYTES_AT_ONCE: usize = 1 << 20;
     const KEYS_AT_ONCE: usize = 4096;
-    const PART: usize = 16;
+    const PART: usize = 4;
 
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.tables.is_empty()
@@ -28,7 +29,7 @@ impl Waste {
 
     /// An estimate of the memory.
     pub fn memory(&self) -> usize {
-        self.slot_bytes + self.keys * Index::ENTRY_BYTES
+        self.slot_bytes + self.table_bytes
     }
 
     pub fn add_slots(&mut self, slots: Vec<Vec<u8>>) {
@@ -40,10 +41,12 @@ impl Waste {
     }
 
     pub fn add_index(&mut self, index: Index) {
+        let bytes = index.memory();
         let left = index.into_left();
         if left.len() > Self::KEYS_AT_ONCE {
             self.keys += left.len();
-            self.tables.push_back(left);
+            self.table_bytes += bytes;
+            self.tables.push_back((left, bytes));
         }
     }
 
@@ -57,12 +60,13 @@ impl Waste {
         }
         let mut keys = Self::KEYS_AT_ONCE.max(self.keys / Self::PART);
         while keys > 0
-            && let Some(table) = self.tables.front_mut()
+            && let Some((table, bytes)) = self.tables.front_mut()
         {
             let freed = table.by_ref().take(keys).count();
             self.keys -= freed;
             keys -= freed;
             if table.len() == 0 {
+                self.table_bytes -= *bytes;
                 self.tables.pop_front();
             }
         }
@@ -94,11 +98,11 @@ mod tests {
         while !waste.is_empty() {
             let (bytes, keys) = (waste.slot_bytes, waste.keys);
             waste.free_some();
-            assert!(bytes - waste.slot_bytes <= (bytes / 16).max(1 << 20) + (1 << 16));
-            assert!(keys - waste.keys <= (keys / 16).max(4096));
+            assert!(bytes - waste.slot_bytes <= (bytes / 4).max(1 << 20) + (1 << 16));
+            assert!(keys - waste.keys <= (keys / 4).max(4096));
             turns += 1;
         }
-        assert!((10..200).contains(&turns), "{turns}");
+        assert!((10..100).contains(&turns), "{turns}");
         assert_eq!((waste.memory(), waste.tables.len()), (0, 0));
         // As fast as it comes.
         for _ in 0..200 {
