@@ -97,6 +97,7 @@ fn reads(store: &Store, keys: u64, begun: u64, next: u64, is_field: bool) -> (f6
             request.command(lookup(b"QUINTET.AT").unwrap(), MODE, words);
             reply.clear();
             let closed = at(next + BATCH);
+            store.begin_reads();
             let begun = Instant::now();
             let answer = store.query_at(&closed, request.as_bytes(), &mut reply);
             let told = reply.starts_with(b"$128");
