@@ -263,6 +263,9 @@ pub enum Control {
     /// This replica is far slower than each of these: one of them had better lead in its place.
     /// Said only to the leader, at most once in ten seconds.
     Slow(ReplicaSet),
+    /// One peer of this replica is far farther than any peer of each of these, by one slow link: who
+    /// leads had better be none of its ends. Said as [`Self::Slow`] is, and not beside it.
+    Farther(ReplicaSet),
     /// A majority is far quicker than each of these, this replica perhaps among them. Said when it
     /// changes, to every member; they may differ for a while in what they find.
     SlowMembers(ReplicaSet),

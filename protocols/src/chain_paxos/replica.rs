@@ -350,7 +350,8 @@ impl Protocol for ChainPaxos {
             Control::Slow(quick) if !self.is_transferring() => self.hand_off(quick, ctx),
             Control::SlowMembers(slow) => self.peers.set_slow(slow),
             // It hands over already.
-            Control::Slow(_) | Control::EpochEnded => {}
+            // Any order of a chain has links that matter.
+            Control::Slow(_) | Control::Farther(_) | Control::EpochEnded => {}
             Control::ReportFailure(peer) => {
                 if self.leader.is(peer) {
                     self.on_leader_down(ctx);

@@ -355,7 +355,10 @@ impl Protocol for Chora {
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
             // Who is slow is found out by who waits for it.
-            Control::Slow(_) | Control::SlowMembers(_) | Control::EpochEnded => {}
+            Control::Slow(_)
+            | Control::Farther(_)
+            | Control::SlowMembers(_)
+            | Control::EpochEnded => {}
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
                 // Whoever sees this in a pulse starts a view without this replica.

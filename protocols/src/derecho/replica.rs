@@ -348,7 +348,7 @@ impl Protocol for Derecho {
         match control {
             Control::SlowMembers(slow) => self.stream.waits.set_slow_pace(slow),
             // Nobody leads whom the others wait for more than for any member.
-            Control::Slow(_) | Control::EpochEnded => {}
+            Control::Slow(_) | Control::Farther(_) | Control::EpochEnded => {}
             Control::CheckpointDue => {
                 if let Some(summary) = self.stream.log.summary() {
                     ctx.checkpoint(self.stream.log.executed(), &summary);

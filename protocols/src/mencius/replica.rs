@@ -288,7 +288,7 @@ impl Protocol for Mencius {
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
             // Nobody leads.
-            Control::Slow(_) | Control::EpochEnded => {}
+            Control::Slow(_) | Control::Farther(_) | Control::EpochEnded => {}
             Control::SlowMembers(slow) => self.on_slow_members(slow, ctx),
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {

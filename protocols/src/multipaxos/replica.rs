@@ -395,9 +395,11 @@ impl Protocol for MultiPaxos {
                 }
             }
             Control::HandOff => self.hand_off(self.me.others(), ctx),
-            Control::Slow(quick) if !self.is_transferring() => self.hand_off(quick, ctx),
+            Control::Slow(quick) | Control::Farther(quick) if !self.is_transferring() => {
+                self.hand_off(quick, ctx);
+            }
             // It hands over already; nobody waits for more than a quorum of the others.
-            Control::Slow(_) | Control::SlowMembers(_) => {}
+            Control::Slow(_) | Control::Farther(_) | Control::SlowMembers(_) => {}
             Control::EpochEnded => self.send_commit_to(self.me.others(), false, ctx),
             Control::ReportFailure(peer) => {
                 if self.leader.is(peer) {

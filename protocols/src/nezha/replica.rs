@@ -304,7 +304,7 @@ impl Protocol for Nezha {
                     self.hand_off(self.me.others(), ctx);
                 }
             }
-            Control::Slow(quick) => self.hand_off(quick, ctx),
+            Control::Slow(quick) | Control::Farther(quick) => self.hand_off(quick, ctx),
             // Nobody waits for more than a quorum of the others.
             Control::SlowMembers(_) => {}
             Control::EpochEnded => self.begin_round(ctx),

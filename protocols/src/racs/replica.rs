@@ -516,7 +516,7 @@ impl Protocol for Racs {
                 }
             }
             Control::HandOff => self.hand_off(ctx),
-            Control::Slow(quick) => self.leave_if_slow(quick, ctx),
+            Control::Slow(quick) | Control::Farther(quick) => self.leave_if_slow(quick, ctx),
             // Nobody waits for more than a quorum of the others.
             Control::SlowMembers(_) | Control::EpochEnded => {}
             Control::ReportFailure(peer) => {

@@ -31,7 +31,8 @@ Failures:
   full-link  5 Mbit/s to and from each member
 
 Clients are at all other replicas and wait for each answer. Two seconds are calm, then the failure
-lasts; after five seconds of it three are counted, and the last two and a half of five behind it.")]
+lasts; after five seconds of it three are counted, and the last two and a half of five behind it. KEPT is
+what is left to all clients, ELSEWHERE to those at no end of the one slow link.")]
 pub struct Gray {
     /// A protocol [default: all of them]
     #[arg(short, long = "protocol", value_name = "NAME")]
@@ -157,6 +158,7 @@ fn show(rows: &[Row]) -> Outcome {
         "before /s",
         "failing /s",
         "kept",
+        "elsewhere",
         "after /s",
         "longest silence s",
     ]);
@@ -170,6 +172,7 @@ fn show(rows: &[Row]) -> Outcome {
             format!("{:.0}", row.before),
             format!("{:.0}", row.failing),
             format!("{:.2}", row.kept),
+            format!("{:.2}", row.kept_elsewhere),
             format!("{:.0}", row.after),
             format!("{:.2}", row.silent_s),
         ];

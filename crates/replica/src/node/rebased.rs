@@ -128,7 +128,9 @@ fn rank_members(voters: Voters, mut event: Event) -> Option<Event> {
         | Event::Link(Peer::Replica(from), _)
         | Event::Put { from, .. }
         | Event::Control(Control::ReportFailure(from)) => *from = voters.rank(*from)?,
-        Event::Control(Control::Slow(members) | Control::SlowMembers(members)) => {
+        Event::Control(
+            Control::Slow(members) | Control::Farther(members) | Control::SlowMembers(members),
+        ) => {
             *members = voters.ranks(*members);
         }
         Event::Message {

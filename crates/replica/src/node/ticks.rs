@@ -1,6 +1,7 @@
 //! A node's own timers, and the empty batches that carry time forward.
 
 use super::*;
+use crate::parts::Quicker;
 
 /// A replica that executes more commands per second is busy.
 const BUSY_FROM: u128 = 100;
@@ -81,9 +82,15 @@ impl Node {
             out,
         );
         if let Some(quick) = quick {
-            out.push(Output::Mark("slow beside others"));
-            let quick = self.voters.numbers(quick);
-            self.events.push_back(Event::Control(Control::Slow(quick)));
+            let (mark, control) = match quick {
+                Quicker::All(by) => ("slow beside others", Control::Slow(self.voters.numbers(by))),
+                Quicker::OneLink(by) => {
+                    let by = self.voters.numbers(by);
+                    ("at an end of a slow link", Control::Farther(by))
+                }
+            };
+            out.push(Output::Mark(mark));
+            self.events.push_back(Event::Control(control));
         }
         if let Some(slow) = self.pace.slow_members(rank, now) {
             out.push(Output::Mark("other members are slow"));

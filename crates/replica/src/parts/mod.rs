@@ -47,7 +47,7 @@ pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, req
 pub use leader_watch::{LeaderWatch, election_timeout, random_duration, soon};
 pub use lost::too_many_forgot;
 pub use member::Member;
-pub use pace::{PACE_BEAT, Pace, PaceMessage};
+pub use pace::{PACE_BEAT, Pace, PaceMessage, Quicker};
 pub use phase_one::{PhaseOne, Progress, PromisePage, Promised, is_page};
 pub use quorum::{Ballot, Tally};
 pub use slot_log::SlotLog;

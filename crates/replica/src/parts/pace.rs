@@ -12,7 +12,12 @@
 //! compared with the others as they are now and not with its own past, so that a group over wide
 //! distances keeps the leader that it has. How fast a member is may depend on what it does: who
 //! leads sends the most. So a peer counts as no quicker than it was when it last led, and leadership
-//! does not go round for a load that is too much for any leader. Only speed depends on any of this.
+//! does not go round for a load that is too much for any leader.
+//!
+//! One slow link is not seen in the way to a majority, and all clients behind it wait for a leader at
+//! its other end. A leader is slow, too, when its farthest peer is far farther than another's farthest.
+//! Distances alone cannot make it so: no farthest peer is more than twice as far as another's, as the
+//! way over that one is no longer. Only speed depends on any of this.
 
 use super::slow_members::{Heard, SlowMembers};
 use crate::{DecodeError, Reader, ReplicaId, ReplicaSet, Time, Wire, Writer};
@@ -39,6 +44,8 @@ const LED: Duration = Duration::from_secs(600);
 const SAMPLES: usize = 5;
 /// Padding of questions and answers, by which a narrow link is slow without a load, too …
 const PADDING: [u8; 900] = [0; 900];
+/// Its bytes that say how far the farthest peer is: a program that does not know them skips them.
+const FARTHEST: usize = 8;
 /// … but to all peers together, at a beat, no more than this.
 const PADDING_ALL: usize = 16 << 10;
 
@@ -50,6 +57,8 @@ pub struct Figures {
     pub trip: Duration,
     /// What a synchronisation of the disk takes.
     pub sync: Option<Duration>,
+    /// To the farthest peer that is not slow, and back.
+    pub farthest: Option<Duration>,
 }
 
 impl Figures {
@@ -59,8 +68,13 @@ impl Figures {
             (Some(own), Some(others)) => (self.trip + own, other.trip + others),
             _ => (self.trip, other.trip),
         };
-        let (mut slower, times) = (SLOWER.iter(), |times| other.saturating_mul(times));
-        slower.any(|(many, longer)| own >= times(*many) && own >= other.saturating_add(*longer))
+        is_slower(own, other)
+    }
+
+    /// Whether it has a peer far farther than another one has, which is not slower.
+    fn is_farther_than(self, other: Self) -> bool {
+        let farther = self.farthest.zip(other.farthest);
+        farther.is_some_and(|(own, other)| is_slower(own, other)) && !other.is_beaten_by(self)
     }
 
     /// The slower of two in each.
@@ -68,8 +82,24 @@ impl Figures {
         Self {
             trip: self.trip.max(other.trip),
             sync: self.sync.max(other.sync),
+            farthest: self.farthest.max(other.farthest),
         }
     }
+}
+
+fn is_slower(own: Duration, other: Duration) -> bool {
+    let times = |times| other.saturating_mul(times);
+    let mut slower = SLOWER.iter();
+    slower.any(|(many, longer)| own >= times(*many) && own >= other.saturating_add(*longer))
+}
+
+/// The members that would be far quicker leaders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quicker {
+    /// These: all takes them less time.
+    All(ReplicaSet),
+    /// These: they are at no end of a slow link.
+    OneLink(ReplicaSet),
 }
 
 /// A question or its answer, with the sender's own pace.
@@ -81,7 +111,8 @@ pub struct PaceMessage {
     pub is_answer: bool,
     /// The sender's pace, once it knows it and while it takes part in quorums.
     pub pace: Option<Figures>,
-    /// The number of bytes that follow and mean nothing.
+    /// The number of bytes that follow: the first ones are the way to the farthest peer, and the rest
+    /// mean nothing.
     pub padding: u16,
 }
 
@@ -98,20 +129,33 @@ impl Wire for PaceMessage {
         writer.bool(self.is_answer);
         writer.u64(nanos(self.pace.map(|pace| pace.trip)));
         writer.u64(nanos(self.pace.and_then(|pace| pace.sync)));
-        writer.slice(&PADDING[..PADDING.len().min(self.padding.into())]);
+        let mut padding = PADDING;
+        let farthest = self
+            .pace
+            .and_then(|pace| pace.farthest)
+            .map(|it| nanos(Some(it)));
+        padding[..FARTHEST].copy_from_slice(&farthest.unwrap_or(0).to_le_bytes());
+        writer.slice(&padding[..PADDING.len().min(self.padding.into())]);
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let (stamp, is_answer) = (Time(reader.u64("stamp")?), reader.bool("answer")?);
         let known = |nanos| (nanos != NONE).then_some(Duration::from_nanos(nanos));
         let (trip, sync) = (known(reader.u64("trip")?), known(reader.u64("sync")?));
-        let pace = trip.map(|trip| Figures { trip, sync });
-        let padding = reader.blob("padding")?.len();
+        let padding = reader.blob("padding")?;
+        let farthest = padding.first_chunk::<FARTHEST>();
+        let farthest = farthest.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let farthest = (farthest > 0).then_some(Duration::from_nanos(farthest));
+        let pace = trip.map(|trip| Figures {
+            trip,
+            sync,
+            farthest,
+        });
         Ok(Self {
             stamp,
             is_answer,
             pace,
-            padding: u16::try_from(padding).map_err(|_| DecodeError::Bad("padding"))?,
+            padding: u16::try_from(padding.len()).map_err(|_| DecodeError::Bad("padding"))?,
         })
     }
 }
@@ -262,12 +306,19 @@ impl Pace {
         let mut trips: SmallVec<[Duration; 8]> = (self.peers.iter())
             .filter_map(|peer| peer.trips.middle(now))
             .collect();
+        let ids = (0..).map(ReplicaId).zip(&self.peers);
+        let quick = ids.filter(|(id, _)| !self.slow.contains(*id));
+        let farthest = quick.filter_map(|(_, peer)| peer.trips.middle(now)).max();
         trips.sort_unstable();
         // This member and half of all others are one.
         let others = self.peers.len() / 2;
         let trip = *trips.get(others.checked_sub(1)?)?;
         let sync = self.syncs.middle(now);
-        Some(Figures { trip, sync })
+        Some(Figures {
+            trip,
+            sync,
+            farthest,
+        })
     }
 
     /// A beat, with who leads as far as `me` knows, and whether `me` takes part in quorums: the
@@ -278,7 +329,7 @@ impl Pace {
         leader: Option<ReplicaId>,
         votes: bool,
         now: Time,
-    ) -> (PaceMessage, Option<ReplicaSet>) {
+    ) -> (PaceMessage, Option<Quicker>) {
         self.measures = self.write.is_none();
         self.votes = votes;
         if leader.is_some() && leader != self.leader {
@@ -294,16 +345,20 @@ impl Pace {
             pace: own.filter(|_| votes),
             padding: (PADDING_ALL / self.peers.len()).min(PADDING.len()) as u16,
         };
-        let is_quick = |peer: &Peer| {
-            let both = own.zip(peer.pace(now));
-            both.is_some_and(|(own, pace)| own.is_beaten_by(pace))
+        let those = |is_quicker: fn(Figures, Figures) -> bool| -> ReplicaSet {
+            let is_quick = |peer: &Peer| {
+                let both = own.zip(peer.pace(now));
+                both.is_some_and(|(own, pace)| is_quicker(own, pace))
+            };
+            let ids = (0..).map(ReplicaId).zip(&self.peers);
+            let quick = ids.filter(|(id, peer)| *id != me && is_quick(peer));
+            quick.map(|(id, _)| id).collect()
         };
-        let ids = (0..).map(ReplicaId).zip(&self.peers);
-        let quick: ReplicaSet = ids
-            .filter(|(id, peer)| *id != me && is_quick(peer))
-            .map(|(id, _)| id)
-            .collect();
-        if quick.is_empty() || leader != Some(me) {
+        let quick = match those(Figures::is_beaten_by) {
+            all if !all.is_empty() => Quicker::All(all),
+            _ => Quicker::OneLink(those(Figures::is_farther_than)),
+        };
+        if quick == Quicker::OneLink(ReplicaSet::EMPTY) || leader != Some(me) {
             self.beats = 0;
             return (question, None);
         }
@@ -342,6 +397,14 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    const fn figures(trip: Duration) -> Figures {
+        Figures {
+            trip,
+            sync: None,
+            farthest: None,
+        }
+    }
 
     /// Members with given ways between them, each of which beats; what they found, with when.
     struct Group {
@@ -387,7 +450,7 @@ mod tests {
                         let from = ReplicaId(peer as u16);
                         assert_eq!(self.members[id].heard(from, answer, arrived), None);
                     }
-                    if let Some(quick) = quick {
+                    if let Some(Quicker::All(quick) | Quicker::OneLink(quick)) = quick {
                         self.found.push((id, quick, self.now));
                         self.leader = quick.iter().next().expect("not empty").index();
                     }
@@ -413,6 +476,51 @@ mod tests {
         let (id, quick, at) = group.found[0];
         assert_eq!((id, quick), (0, ReplicaSet(0b110)));
         assert!(at.since(began) < MS * 2_500, "{:?}", at.since(began));
+    }
+
+    #[test]
+    fn leader_at_an_end_of_one_slow_link_hands_over_to_one_at_none() {
+        for members in [3, 5] {
+            let mut group = Group::new(members, LOCAL);
+            group.run(MS * 5_000);
+            group.trips = |from, to| match (from.min(to), from.max(to)) {
+                (0, 1) => MS * 20,
+                _ => Duration::from_micros(200),
+            };
+            group.run(MS * 60_000);
+            assert_eq!(group.found.len(), 1, "{:?}", group.found);
+            let (id, quick, _) = group.found[0];
+            let others = ReplicaSet((1 << members) - 4);
+            assert_eq!((id, quick), (0, others));
+            assert!(group.slow.iter().all(|slow| slow.is_empty()));
+        }
+    }
+
+    #[test]
+    fn leader_at_no_end_of_the_slow_link_stays() {
+        let mut group = Group::new(3, |from, to| match from.min(to) {
+            1 => MS * 20,
+            _ => Duration::from_micros(200),
+        });
+        group.run(MS * 60_000);
+        assert_eq!(group.found, []);
+    }
+
+    #[test]
+    fn way_to_the_farthest_peer_is_told() {
+        let message = PaceMessage {
+            stamp: Time(7),
+            is_answer: false,
+            pace: Some(Figures {
+                farthest: Some(MS * 3),
+                ..figures(MS)
+            }),
+            padding: 165,
+        };
+        assert_eq!(
+            PaceMessage::decode_all(message.encode_to_bytes()),
+            Ok(message)
+        );
     }
 
     #[test]
@@ -546,7 +654,7 @@ mod tests {
         let message = |trip: Option<Duration>| PaceMessage {
             stamp: now,
             is_answer: true,
-            pace: trip.map(|trip| Figures { trip, sync: None }),
+            pace: trip.map(figures),
             padding: 0,
         };
         for (id, trip) in [(1, Some(MS)), (2, None)] {
@@ -564,10 +672,7 @@ mod tests {
         let answer = |stamp| PaceMessage {
             stamp,
             is_answer: true,
-            pace: Some(Figures {
-                trip: MS,
-                sync: None,
-            }),
+            pace: Some(figures(MS)),
             padding: 0,
         };
         let own = |pace: &Pace, now| pace.own(now).map(|pace| pace.trip);

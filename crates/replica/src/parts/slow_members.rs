@@ -70,6 +70,11 @@ impl SlowMembers {
         }
     }
 
+    /// Whether this one is slow.
+    pub const fn contains(&self, member: ReplicaId) -> bool {
+        self.slow.contains(member)
+    }
+
     /// A beat, with what is known of every member. Those that are slow, when they are others than
     /// before.
     pub fn look(&mut self, heard: &[Heard]) -> Option<ReplicaSet> {
@@ -151,6 +156,7 @@ mod tests {
         Heard::Pace(Figures {
             trip: Duration::from_micros(trip),
             sync: Some(Duration::from_micros(sync)),
+            farthest: None,
         })
     }
 

@@ -173,6 +173,7 @@ impl World {
         let Some((_, since)) = client.under_way.take_if(|one| one.0 == number) else {
             return;
         };
+        let replica = client.replica;
         let (begins, ends) = (self.begins(), self.ends());
         let open = self.setup.load.rate.is_some();
         // Throughput is what was answered in the measured time. The latency of an open loop is that
@@ -183,6 +184,7 @@ impl World {
         } else {
             if (begins..ends).contains(&self.now) {
                 self.found.answered.push(self.now - begins);
+                self.found.answered_at.push(replica as u16);
                 self.found.took.push(self.now - since);
             }
             if (begins..ends).contains(&when) {

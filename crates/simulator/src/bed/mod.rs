@@ -243,6 +243,8 @@ pub struct Moment {
 pub struct Found {
     /// When each good answer of the measured time came, from its beginning.
     pub answered: Vec<u64>,
+    /// At which replica each of those came.
+    pub answered_at: Vec<u16>,
     /// How long each of those took since it was due.
     pub took: Vec<u64>,
     /// How long requests took since they were due: in a closed loop those of `answered`, in an open
