@@ -145,7 +145,7 @@ pub struct Admitted<'a> {
 
 impl Admitted<'_> {
     /// The command was executed with this reply; `None` when it has one that nobody learns. True
-    /// when all sessions keep too much now: [`Sessions::drop_largest`] must follow.
+    /// when all sessions keep too much now: `Sessions::drop_largest` must follow.
     #[inline]
     #[must_use]
     pub fn executed(self, reply: Option<&[u8]>) -> bool {
