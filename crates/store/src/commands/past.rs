@@ -17,7 +17,7 @@ use crate::request::Args;
 use crate::steps::{BUSY, Meter, REQUEST_STEPS_MAX, STRING_BYTES};
 use crate::types::journal::Allowance;
 use crate::types::pattern::Glob;
-use crate::undo::{Change, KINDS, NotTold, Place, Retain, Then, Undo, kind_name, length_of};
+use crate::undo::{Change, KINDS, NotTold, Place, Retain, Then, Undo, length_of};
 use crate::value::Value;
 use crate::when::{When, microseconds};
 use quintet_replica::{
@@ -236,10 +236,12 @@ pub(crate) fn at<'a>(
         if keys > AT_KEYS_MAX || not_told.is_some() || view.names(key) {
             return;
         }
-        if let Then::Now { database } = undo.then(database, key, place) {
+        let back = undo.look_back(database, key, place, &mut allowance);
+        if let Ok(back) = &back
+            && let Some(database) = back.present_in()
+        {
             return view.add_present(key, keyspace.database(database).held(key));
         }
-        let back = undo.look_back(database, key, place, &mut allowance);
         let entry = back.and_then(|back| {
             let entry = match fields {
                 Some(fields) => back.fields(keyspace, key, fields, &mut allowance),
@@ -359,13 +361,7 @@ fn history(
             reply.integer(length as i64);
             told += 1;
         }
-        after = match change.before {
-            Then::Value { bytes, .. } => Value::serialized_kind(bytes),
-            Then::Large { kind, elements } => (kind_name(kind), elements),
-            Then::Patch(patch) => (kind_name(patch.kind), patch.elements),
-            Then::Empty { kind } => (kind_name(kind), 0),
-            Then::Absent | Then::Now { .. } => ("none", 0),
-        };
+        after = change.before.kind_and_length().unwrap_or(("none", 0));
         true
     });
     if steps > HISTORY_STEPS_MAX {
@@ -527,21 +523,18 @@ fn difference(
 /// The facts of a value that are told without making it again: its type, its length, and, where it
 /// is known, when it expires.
 fn outline(keyspace: &Keyspace, key: &[u8], then: &Then<'_>) -> Option<[Option<u64>; 3]> {
-    let (kind, length, expire_at) = match then {
-        Then::Absent => return None,
-        Then::Value { expire_at, bytes } => {
-            let (kind, length) = Value::serialized_kind(bytes);
-            (kind, length, Some(*expire_at))
-        }
-        Then::Large { kind, elements } => (kind_name(*kind), *elements, None),
-        Then::Empty { kind } => (kind_name(*kind), 0, None),
-        Then::Patch(patch) => (kind_name(patch.kind), patch.elements, Some(patch.expire_at)),
+    let (outline, expire_at) = match then {
         Then::Now { database } => {
             let entry = now(keyspace, *database, key)?;
             let value = &entry.value;
-            (value.type_name(), length_of(value), Some(entry.expire_at))
+            let outline = (value.type_name(), length_of(value));
+            (Some(outline), Some(entry.expire_at))
         }
+        Then::Value { expire_at, .. } => (then.kind_and_length(), Some(*expire_at)),
+        Then::Patch(patch) => (then.kind_and_length(), Some(patch.expire_at)),
+        _ => (then.kind_and_length(), None),
     };
+    let (kind, length) = outline?;
     let kind = KINDS.iter().position(|other| *other == kind)?;
     Some([Some(kind as u64), Some(length), expire_at])
 }

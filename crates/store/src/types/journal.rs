@@ -418,6 +418,15 @@ mod tests {
         }
     }
 
+    fn empty(kind: usize) -> Value {
+        match kind {
+            0 => Hash::default().into_value(),
+            1 => List::default().into_value(),
+            2 => Set::default().into_value(),
+            _ => SortedSet::default().into_value(),
+        }
+    }
+
     /// One change: its kind, two names, a place.
     type Drawn = (u8, u8, u8, u16);
 
@@ -470,12 +479,7 @@ mod tests {
         fn collection_is_what_it_was_after_its_steps_are_undone(
             kind in 0usize..4, before in drawn(), after in drawn(),
         ) {
-            let mut value = [
-                Hash::default().into_value(),
-                List::default().into_value(),
-                Set::default().into_value(),
-                SortedSet::default().into_value(),
-            ][kind].clone();
+            let mut value = empty(kind);
             for drawn in before {
                 change(&mut value, drawn);
             }
@@ -523,12 +527,7 @@ mod tests {
                 prop::collection::vec(0u8..10, 0..60),
             ],
         ) {
-            let mut value = [
-                Hash::default().into_value(),
-                List::default().into_value(),
-                Set::default().into_value(),
-                SortedSet::default().into_value(),
-            ][kind].clone();
+            let mut value = empty(kind);
             for drawn in before {
                 change(&mut value, drawn);
             }

@@ -342,6 +342,18 @@ impl SortedSet {
             .insert(item, |item| item_is_before(members, item, score, member));
     }
 
+    /// The table is about to move an entry to another place.
+    fn rank_moved(&mut self, from: usize, to: usize) {
+        let members = &self.members;
+        let (member, &score) = members.at(from);
+        let moved = self
+            .ranking
+            .find_mut(|item| item_is_before(members, item, score, member))
+            .filter(|item| item.entry as usize == from)
+            .expect("every member is ranked");
+        moved.entry = to as u32;
+    }
+
     /// Adds a member with exactly this score, if it is not there.
     pub(crate) fn add_exact(&mut self, member: &[u8], score: f64) {
         if !self.members.contains(member) {
@@ -354,14 +366,7 @@ impl SortedSet {
         let len = self.members.len();
         if at < len {
             // The member there moves behind all others.
-            let members = &self.members;
-            let (name, &its_score) = members.at(at);
-            let moved = self
-                .ranking
-                .find_mut(|item| item_is_before(members, item, its_score, name))
-                .filter(|item| item.entry as usize == at)
-                .expect("every member is ranked");
-            moved.entry = len as u32;
+            self.rank_moved(at, len);
         }
         self.members.swap_insert(at, member, score);
         self.rank_new(at, member, score);
@@ -408,13 +413,7 @@ impl SortedSet {
         let last = members.len() - 1;
         if at != last {
             // The table is about to move its last entry to the gap.
-            let (member, &score) = members.at(last);
-            let moved = self
-                .ranking
-                .find_mut(|item| item_is_before(members, item, score, member))
-                .filter(|item| item.entry as usize == last)
-                .expect("every member is ranked");
-            moved.entry = at as u32;
+            self.rank_moved(last, at);
         }
         let (member, score) = self.members.swap_remove(at);
         if let Some(journal) = &mut self.journal {

@@ -174,6 +174,20 @@ pub(crate) enum Then<'a> {
     Now { database: u8 },
 }
 
+impl Then<'_> {
+    /// Its type as TYPE names it, and its length; none where there is no value, or it is the present
+    /// one.
+    pub fn kind_and_length(&self) -> Option<(&'static str, u64)> {
+        Some(match self {
+            Self::Absent | Self::Now { .. } => return None,
+            Self::Value { bytes, .. } => Value::serialized_kind(bytes),
+            Self::Large { kind, elements } => (kind_name(*kind), *elements),
+            Self::Patch(patch) => (kind_name(patch.kind), patch.elements),
+            Self::Empty { kind } => (kind_name(*kind), 0),
+        })
+    }
+}
+
 /// A record, read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {

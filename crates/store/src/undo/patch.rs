@@ -7,7 +7,7 @@
 //!   one field of it  patch 2, patch 3, …: the first that names the field tells its value then
 //! ```
 
-use super::{KINDS, Then, kind_name};
+use super::{KINDS, Then};
 use crate::keyspace::{Entry, Keyspace, NEVER};
 use crate::types::hash::Hash;
 use crate::types::journal::{Allowance, NotUndone, Step, Steps};
@@ -101,14 +101,19 @@ pub(crate) struct Lookback<'a> {
 }
 
 impl<'a> Lookback<'a> {
+    /// The database where the value is the present one, if it has not changed since.
+    pub const fn present_in(&self) -> Option<u8> {
+        match self.base {
+            Then::Now { database } if self.patches.is_empty() => Some(database),
+            _ => None,
+        }
+    }
+
     /// Why it is not told.
     pub fn not_told(&self, why: NotUndone) -> NotTold {
-        let (kind, elements) = match (self.patches.first(), &self.base) {
-            (Some(patch), _) => (kind_name(patch.kind), patch.elements),
-            (None, Then::Large { kind, elements }) => (kind_name(*kind), *elements),
-            (None, Then::Value { bytes, .. }) => Value::serialized_kind(bytes),
-            _ => ("none", 0),
-        };
+        let first = self.patches.first().map(|patch| Then::Patch(*patch));
+        let first = first.as_ref().unwrap_or(&self.base).kind_and_length();
+        let (kind, elements) = first.unwrap_or(("none", 0));
         match why {
             NotUndone::Impossible => NotTold::Large { kind, elements },
             NotUndone::TooMuch => NotTold::TooMuch { kind, elements },
