@@ -2,7 +2,7 @@
 //! journalled and executed as the same bytes.
 //!
 //! ```text
-//!   batch   = version u8 | level u8 | seals u8 | zero u8 | count u32 | frontend u64 | batch id u64 | request*
+//!   batch   = version u8 | level u8 | seals and group u16 | count u32 | frontend u64 | batch id u64 | request*
 //!   request = owner u64 | number u64 | sequence u64 | kind u8 | zero u8 | open u16 | length u32 | payload
 //!   results = count u32 | result*            (one per request, in the batch's order)
 //!   result  = status u8 | length u32 | reply
@@ -11,10 +11,11 @@
 //! `open` is how many of the session's sequence numbers below this one still await their reply:
 //! replies below `sequence - open` have arrived and need not be kept.
 //!
-//! `seals` says that a [`RequestKind::Seal`] is among the requests: the receiver of a batch, and the
-//! executor, see it without walking them. In a batch that does not say so a seal is no request.
+//! `seals`, one bit, says that a [`RequestKind::Seal`] is among the requests: the receiver of a batch,
+//! and the executor, see it without walking them. In a batch that does not say so a seal is no
+//! request. `group` is the group that executes it; a batch of another group is refused whole.
 
-use crate::{BatchId, CommandId, DecodeError, FrontendId, Level, SessionId};
+use crate::{BatchId, CommandId, DecodeError, FrontendId, GroupId, Level, SessionId};
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -28,8 +29,10 @@ pub const FULL_BATCHES_MAX: usize = 4096;
 /// The version of the batch format.
 pub const BATCH_VERSION: u8 = 1;
 const HEADER: usize = 24;
-/// Where a batch says that it holds a seal.
+/// Where a batch says, in the lowest bit, that it holds a seal; above that is the group.
 const SEALS_AT: usize = 2;
+/// The most groups of a process, for which a batch has numbers.
+pub const GROUPS_MAX: u32 = 1 << 15;
 const REQUEST_HEADER: usize = 32;
 
 /// What a request asks for.
@@ -87,6 +90,7 @@ pub struct BatchBuilder {
     bytes: BytesMut,
     count: u32,
     seals: bool,
+    group: GroupId,
 }
 
 impl Default for BatchBuilder {
@@ -96,15 +100,23 @@ impl Default for BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// An empty batch.
+    /// An empty batch of group 0.
     #[must_use]
     pub fn new() -> Self {
+        Self::of(GroupId(0))
+    }
+
+    /// An empty batch of this group, of which there are below [`GROUPS_MAX`].
+    #[must_use]
+    pub fn of(group: GroupId) -> Self {
+        debug_assert!(group.0 < GROUPS_MAX, "a batch has numbers for its groups");
         let mut bytes = BytesMut::new();
         bytes.put_bytes(0, HEADER);
         Self {
             bytes,
             count: 0,
             seals: false,
+            group,
         }
     }
 
@@ -166,7 +178,9 @@ impl BatchBuilder {
     pub fn finish(&mut self, frontend: FrontendId, batch: BatchId, level: Level) -> Bytes {
         self.bytes[0] = BATCH_VERSION;
         self.bytes[1] = level as u8;
-        self.bytes[SEALS_AT] = u8::from(core::mem::take(&mut self.seals));
+        let seals = u16::from(core::mem::take(&mut self.seals));
+        let marked = (self.group.0 as u16) << 1 | seals;
+        self.bytes[SEALS_AT..4].copy_from_slice(&marked.to_le_bytes());
         self.bytes[4..8].copy_from_slice(&self.count.to_le_bytes());
         self.bytes[8..16].copy_from_slice(&frontend.0.to_le_bytes());
         self.bytes[16..24].copy_from_slice(&batch.0.to_le_bytes());
@@ -263,7 +277,14 @@ impl From<&[u8]> for Payload {
 /// Whether a batch says that a request to end the epoch is among the others.
 #[inline]
 pub(crate) fn holds_seal(batch: &[u8]) -> bool {
-    batch.get(SEALS_AT) == Some(&1)
+    batch.get(SEALS_AT).is_some_and(|byte| byte & 1 == 1)
+}
+
+/// The group that a batch is for.
+#[must_use]
+pub fn group_of(batch: &[u8]) -> GroupId {
+    let marked = batch.get(SEALS_AT..4).and_then(|bytes| bytes.first_chunk());
+    GroupId(marked.map_or(0, |marked| u32::from(u16::from_le_bytes(*marked) >> 1)))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -314,6 +335,12 @@ impl<'a> BatchView<'a> {
             0 => Ok(view),
             more => Err(DecodeError::Trailing(more)),
         }
+    }
+
+    /// The group that it is for.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        group_of(self.bytes)
     }
 
     /// How many requests it holds.
@@ -634,6 +661,23 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(BatchView::checked(&bytes[..cut]).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn batch_names_its_group_beside_a_seal() {
+        for group in [GroupId(0), GroupId(7), GroupId(GROUPS_MAX - 1)] {
+            for kind in [RequestKind::Command, RequestKind::Seal] {
+                let mut builder = BatchBuilder::of(group);
+                for _ in 0..2 {
+                    builder.push(CommandId::default(), kind, 0, b"");
+                    let bytes = builder.finish(FrontendId(9), BatchId(4), Level::Ordered);
+                    let view = BatchView::checked(&bytes).expect("what was built is valid");
+                    assert_eq!((view.group(), group_of(&bytes)), (group, group));
+                    assert_eq!(view.seals(), kind == RequestKind::Seal);
+                }
+            }
+        }
+        assert_eq!(group_of(b"x"), GroupId(0));
     }
 
     #[test]

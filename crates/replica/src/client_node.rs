@@ -16,8 +16,8 @@ use crate::{
     FrontendId, FrontendSetup, GroupId, Incarnation, Link, OptionError, Recipients, ReplicaId,
     ReplicaSet, Submission, Time, TimerKey, Voters, World,
     carried::Carried,
-    client_frame,
-    node::{in_ranked_world, name_members},
+    client_frame, guest_frame,
+    node::{in_ranked_world, name_members, read_guest_frame},
     read_client_frame,
 };
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
@@ -30,6 +30,8 @@ pub type FindProtocol = fn(&str) -> Option<&'static Entry>;
 pub struct ClientNode {
     id: FrontendId,
     group: GroupId,
+    /// It is part of a replica's process, whose links it uses.
+    is_guest: bool,
     epoch: Epoch,
     seed: u64,
     find: FindProtocol,
@@ -66,6 +68,7 @@ impl ClientNode {
         Ok(Self {
             id,
             group: GroupId(0),
+            is_guest: false,
             epoch,
             seed,
             find,
@@ -78,6 +81,18 @@ impl ClientNode {
             carried: Carried::default(),
             lost: BTreeMap::new(),
         })
+    }
+
+    /// The same for one of several groups, which has these voters, in the process of a replica that
+    /// is no member of it.
+    ///
+    /// # Panics
+    /// When the epoch has another number of voters.
+    #[must_use]
+    pub fn as_guest(mut self, group: GroupId, voters: Voters) -> Self {
+        assert_eq!(voters.len(), self.epoch.members, "an epoch has its voters");
+        (self.group, self.voters, self.is_guest) = (group, voters, true);
+        self
     }
 
     /// The members that say of late that they have lost their quorum.
@@ -143,7 +158,13 @@ impl ClientNode {
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
         let begun = effects.len();
-        let (epoch, frame) = read_client_frame(frame)?;
+        let read = match self.is_guest {
+            true => read_guest_frame(self.id, frame)?,
+            false => Some(read_client_frame(frame)?),
+        };
+        let Some((epoch, frame)) = read else {
+            return Ok(());
+        };
         let handled = match frame {
             ClientFrame::Epoch(descriptor) if epoch > self.epoch.number => {
                 self.enter(&descriptor, world, effects);
@@ -299,7 +320,11 @@ impl ClientNode {
                     ..
                 } => {
                     let bare = core::mem::take(frame);
-                    *frame = client_frame(self.group, self.epoch.number, bare);
+                    let (group, epoch) = (self.group, self.epoch.number);
+                    *frame = match self.is_guest {
+                        true => guest_frame(group, epoch, self.id, bare),
+                        false => client_frame(group, epoch, bare),
+                    };
                 }
                 Effect::SetTimer { key, .. } | Effect::CancelTimer { key } => {
                     key.generation = self.generation;

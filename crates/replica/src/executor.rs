@@ -36,6 +36,7 @@ mod bounds;
 mod digest;
 mod enter;
 mod feed;
+mod foreign;
 mod past;
 mod restore;
 mod seal;
@@ -433,6 +434,10 @@ impl Executor {
         }
         self.machine.tick(&at);
         self.results.clear();
+        if view.group() != self.group {
+            self.refuse_all(&view);
+            return reply.map(|route| self.finish_answer(view.id(), route));
+        }
         if view.seals() {
             let answer = self.run_to_seal(&view, reply, ordered);
             self.finish_closing();
@@ -686,7 +691,11 @@ impl Executor {
         self.results.clear();
         self.machine.begin_reads();
         let view = BatchView::new(batch);
-        if let Ok(view) = &view {
+        if let Ok(view) = &view
+            && view.group() != self.group
+        {
+            self.refuse_all(view);
+        } else if let Ok(view) = &view {
             let mut warm = Warm::new(view.requests());
             for request in view.requests() {
                 warm.before(&*self.machine);

@@ -151,11 +151,15 @@ struct Place {
 
 impl Place {
     fn new(id: u16, frontend: u64) -> Self {
+        Self::of(GroupId(0), id, frontend)
+    }
+
+    fn of(group: GroupId, id: u16, frontend: u64) -> Self {
         let setup = NodeSetup {
             id: ReplicaId(id),
             incarnation: Incarnation(0),
             boot: Boot(1),
-            group: GroupId(0),
+            group,
             epoch: epoch(),
             durability: Durability::Memory,
             seed: id.into(),
@@ -341,4 +345,66 @@ fn frontend_in_a_new_epoch_forgets_who_had_no_quorum() {
     // One that is left in the epoch before says nothing of this one.
     assert_eq!(hear(&mut client, 1, told(10, 1, lost)), ReplicaSet::EMPTY);
     assert_eq!(hear(&mut client, 1, told(10, 2, lost)), said);
+}
+
+#[test]
+fn guest_in_a_replicas_process_is_served_in_its_group() {
+    let group = GroupId(3);
+    let entry = Entry::of::<Obedient>();
+    let find: FindProtocol = |_| Some(const { &Entry::of::<Obedient>() });
+    let world = Outside::default();
+    let guest = |id| {
+        let setup = FrontendSetup {
+            id: FrontendId(id),
+            ..outside()
+        };
+        let client = ClientNode::new(setup, &entry, find, 1).expect("no options");
+        client.as_guest(group, Voters::dense(2))
+    };
+    let (mut client, mut there) = (guest(9), Place::of(group, 1, 12));
+    let mut builder = BatchBuilder::of(group);
+    builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
+    let (id, level) = (BatchId(1), Level::Ordered);
+    let submission = Submission {
+        id,
+        level,
+        batch: builder.finish(FrontendId(9), id, level),
+        deadline: Time(u64::MAX),
+    };
+    let mut effects = Vec::new();
+    client.submit(submission, &world, &mut effects);
+    let sent = effects.drain(..).find_map(|effect| match effect {
+        Effect::Send { frame, .. } => Some(frame.into_bytes()),
+        _ => None,
+    });
+    let sent = sent.expect("it sends");
+    assert_eq!(frame_group(&sent), Some(group));
+    // Replica 7 is no member, and its process has a frontend of the group.
+    there.receive(7, vec![sent.clone()]);
+    let answers = there.sent();
+    assert_eq!(answers.len(), 2, "a message and a reply");
+    let mut later = guest(10);
+    for answer in answers {
+        for client in [&mut later, &mut client] {
+            let heard = client.on_frame(ReplicaId(1), answer.clone(), &world, &mut effects);
+            heard.expect("it makes sense");
+        }
+    }
+    assert_eq!(heard(), [(9, 1, "message"), (9, 1, "reply")]);
+    // In a process with one group there are no guests.
+    let mut alone = Place::new(1, 12);
+    let frame = |group: u32| {
+        let mut bytes = sent.to_vec();
+        bytes[4..8].copy_from_slice(&group.to_le_bytes());
+        Input::Frame {
+            from: Peer::Replica(ReplicaId(7)),
+            arrived: Time(0),
+            frame: bytes.into(),
+        }
+    };
+    let refused = alone.node.on_input(frame(0), &world, &mut alone.out);
+    assert!(
+        matches!(refused, Err(FrameError::Malformed(_))),
+        "{refused:?}"
+    );
 }

@@ -85,8 +85,11 @@ use digests::Digests;
 pub use digests::{Difference, DigestStatus, Divergence};
 pub use disk::DISK_HUNG_AFTER;
 use disk::{DiskWatch, fall_silent};
-use frames::envelope;
-pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
+pub(crate) use frames::read_guest_frame;
+pub use frames::{
+    ClientFrame, client_frame, frame_group, guest_frame, put_frame, read_client_frame,
+};
+use frames::{envelope, read_envelope};
 pub use interface::*;
 pub(crate) use rebased::{in_ranked_world, name_members};
 pub use seal::SealError;
@@ -401,7 +404,7 @@ impl Node {
             unordered,
             tick_last: None,
             batch_next: OWN_BATCHES,
-            batches: BatchBuilder::new(),
+            batches: BatchBuilder::of(group),
             digests: Digests::new(digest_interval),
             disk: DiskWatch::new(setup.limits.disk_hung_after),
             pace: Pace::new(voters.len()),
@@ -586,13 +589,7 @@ impl Node {
         out: &mut Vec<Output>,
     ) -> Result<(), FrameError> {
         let mut reader = Reader::new(frame);
-        let kind = reader.u8("frame kind")?;
-        if reader.u8("frame version")? != FRAME_VERSION {
-            return Err(DecodeError::Bad("frame version").into());
-        }
-        reader.u16("frame flags")?;
-        let group = GroupId(reader.u32("group")?);
-        let epoch = EpochNumber(reader.u64("epoch")?);
+        let (kind, group, epoch) = read_envelope(&mut reader)?;
         if group != self.group {
             return Err(FrameError::Group { theirs: group });
         }
