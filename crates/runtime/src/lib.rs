@@ -25,6 +25,7 @@ mod journal_files;
 mod journal_thread;
 mod kept;
 mod later;
+pub mod layout;
 mod mail;
 pub mod metrics;
 mod peer_clock;

@@ -14,8 +14,9 @@
 //! replica at work on what comes as one piece. So full batches have a limit of their own, which
 //! only keeps them countable; what bounds their memory is the bytes under way.
 
+use super::group_queue::BatchKind;
 use bytes::Bytes;
-use quintet_replica::{BatchBuilder, CommandId, Level, RequestKind, SessionId, Time};
+use quintet_replica::{BatchBuilder, CommandId, RequestKind, SessionId, Time};
 use std::time::Duration;
 
 /// A batch that has waited this long goes, whatever holds up those before it.
@@ -47,7 +48,7 @@ pub(super) enum Entry {
 /// A batch under way.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    pub level: Level,
+    pub kind: BatchKind,
     pub batch: Bytes,
     pub entries: Vec<Entry>,
     pub submitted: Time,
@@ -87,6 +88,14 @@ pub(super) struct Window {
 }
 
 impl Pending {
+    /// None yet, to be made with this builder.
+    pub fn of(batch: BatchBuilder) -> Self {
+        Self {
+            batch,
+            ..Self::default()
+        }
+    }
+
     pub fn push(
         &mut self,
         entry: Entry,

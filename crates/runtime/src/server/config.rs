@@ -1,5 +1,6 @@
 //! What a gateway is told: its limits once, the state of its node from time to time.
 
+use super::key_shards::KeyShards;
 use quintet_replica::{
     Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, FULL_BATCHES_MAX, NodeStatus, ReplicaId,
     limits,
@@ -98,6 +99,8 @@ pub struct GatewayConfig {
     pub memory_max: u64,
     /// How many databases SELECT can choose from.
     pub databases: u8,
+    /// The groups that keys are divided among; without it all belong to group 0.
+    pub shards: Option<KeyShards>,
 }
 
 impl Default for GatewayConfig {
@@ -139,6 +142,7 @@ impl Default for GatewayConfig {
             session_lifetime: Duration::from_secs(120),
             memory_max: 0,
             databases: 16,
+            shards: None,
         }
     }
 }

@@ -86,6 +86,45 @@ pub(super) struct Transaction {
     pub exec_waits: bool,
 }
 
+/// A session of a connection in one group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenSession {
+    group: usize,
+    pub id: SessionId,
+    /// The last number used in it.
+    pub sequence: u64,
+}
+
+/// The sessions of a connection, one per group that it has written to.
+#[derive(Debug, Default)]
+pub(super) struct OpenSessions(Vec<OpenSession>);
+
+impl OpenSessions {
+    pub fn get(&self, group: usize) -> Option<&OpenSession> {
+        self.0.iter().find(|it| it.group == group)
+    }
+
+    pub fn get_mut(&mut self, group: usize) -> Option<&mut OpenSession> {
+        self.0.iter_mut().find(|it| it.group == group)
+    }
+
+    /// Another one begins in that group.
+    pub fn begin(&mut self, group: usize, id: SessionId) {
+        self.take(group);
+        let sequence = 0;
+        self.0.push(OpenSession {
+            group,
+            id,
+            sequence,
+        });
+    }
+
+    pub fn take(&mut self, group: usize) -> Option<OpenSession> {
+        let place = self.0.iter().position(|it| it.group == group)?;
+        Some(self.0.swap_remove(place))
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -99,10 +138,12 @@ pub(super) struct Connection {
     pub past: Option<Box<PastRead>>,
     /// The keys of a WATCH under way.
     pub watching: Vec<WatchedKey>,
-    /// Open in the log, or to be opened by the batch under way.
-    pub session: Option<SessionId>,
-    /// The last sequence number used in that session.
-    pub sequence: u64,
+    /// The group that its request is for, by its place among the gateway's.
+    pub group: usize,
+    /// The group of the keys that it watches or that its transaction names.
+    pub transaction_group: Option<usize>,
+    /// Open in the groups' logs, or to be opened by the batch under way.
+    pub sessions: OpenSessions,
     pub phase: Phase,
     /// When the request in flight was made of the input, and of how many commands.
     pub request_since: Time,
@@ -160,8 +201,9 @@ impl Connection {
             watched: Vec::new(),
             watching: Vec::new(),
             past: None,
-            session: None,
-            sequence: 0,
+            group: 0,
+            transaction_group: None,
+            sessions: OpenSessions::default(),
             phase: Phase::Free,
             request_since: now,
             request_commands: 0,
@@ -183,6 +225,7 @@ impl Connection {
     /// Back to how it was when it connected, but for its identity.
     pub fn reset(&mut self, authenticated: bool) {
         self.transaction = None;
+        self.transaction_group = None;
         self.watched.clear();
         self.client.mode = Mode::default();
         self.client.replies = Replies::On;

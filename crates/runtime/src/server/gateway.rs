@@ -19,11 +19,12 @@ use super::{
     admission::Admission,
     batches::{Entry, InFlight, Pending, Window},
     connection::{Connection, Phase},
+    group_queue::{BatchKind, GroupQueue, LEVELS},
     operator::Operators,
     output::Output,
     pipeline::Drained,
     resp,
-    sessions::{Owner, Standing},
+    sessions::Standing,
     shares::{Among, Shares},
 };
 use crate::{config::time_for, system::growth};
@@ -31,26 +32,17 @@ use bytes::{Bytes, BytesMut};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
-    BatchId, CommandId, FrontendId, Level, RequestKind, SessionId, Submission, Time, limits,
+    BatchId, CommandId, FrontendId, GroupId, Level, RequestKind, Submission, Time, limits,
 };
 use quintet_store::{CommandSpec, RequestBuilder};
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{collections::VecDeque, net::SocketAddr};
 
 /// A connection's number; small, and used again after the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub usize);
 
-/// All kinds of batches, in the order in which they are submitted.
-pub(super) const LEVELS: [Level; 3] = [Level::Ordered, Level::Linearizable, Level::Stale];
-/// Sessions ended by one batch.
-const CLOSES_PER_BATCH_MAX: usize = 1024;
-/// Ended sessions wait this long for a batch that goes anyway.
-const CLOSES_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Ended sessions that are remembered. When there are more, all are given up together with their
-/// owner: what no server renews any more lapses by itself.
-const CLOSES_MAX: usize = 1 << 16;
-/// What the server does on its own behalf is tried again after this.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Between the seeds of two groups' owners.
+const SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
 /// A connection with a request under way may send this much ahead.
 const INPUT_AHEAD_MAX: usize = 256 << 10;
 /// Room made at once for an argument that is announced, once some of it has come …
@@ -68,7 +60,7 @@ const BUFFER_KEPT: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Parked {
     pub connection: usize,
-    pub level: Level,
+    pub kind: BatchKind,
     pub payload: Bytes,
     pub deadline: Time,
     pub not_before: Time,
@@ -76,15 +68,6 @@ pub(super) struct Parked {
     pub weight: usize,
     /// The request queue was full.
     pub busy: bool,
-}
-
-/// What was told to the store about its memory.
-#[derive(Debug, Default)]
-pub(super) struct MemoryLimit {
-    pub told: Option<bool>,
-    pub under_way: bool,
-    pub not_before: Time,
-    pub sequence: u64,
 }
 
 /// See the module.
@@ -104,8 +87,6 @@ pub struct Gateway {
     pub(super) started: Time,
     pub(super) now: Time,
     pub(super) clock: u64,
-    /// How far the log's clock was ahead of this server's when they were last found to differ.
-    pub(super) clock_offset: i64,
     pub(super) connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
     client_next: u64,
@@ -119,21 +100,16 @@ pub struct Gateway {
     pub(super) reply: Vec<u8>,
     /// How much the replies made here for the connection being served have cost.
     pub(super) replied: usize,
-    pub(super) ordered: Pending,
-    pub(super) linearizable: Pending,
-    pub(super) stale: Pending,
+    /// By group; one unless keys are divided among several.
+    pub(super) groups: Vec<GroupQueue>,
     pub(super) in_flight: HashMap<u64, InFlight, FixedState>,
     spare_entries: Vec<Vec<Entry>>,
     batch_next: u64,
-    pub(super) owner: Owner,
     pub(super) parked: VecDeque<Parked>,
-    pub(super) closes: VecDeque<SessionId>,
     /// Connections whose read of the past waits for its time.
     pub(super) past_waits: Vec<usize>,
     /// Those whose read has just ended without a result.
     pub(super) past_ended: Vec<usize>,
-    closes_since: Time,
-    pub(super) memory_limit: MemoryLimit,
     pub(super) scan_at: Time,
     pub(super) admission: Admission,
     /// What all clients were owed when that was last looked at, and the counter of bytes then.
@@ -152,6 +128,10 @@ impl Gateway {
         };
         let longest = limits.command_bytes_max.saturating_mul(2);
         config.inputs_bytes_max = config.inputs_bytes_max.max(longest);
+        let ids = (config.shards.as_ref()).map_or_else(|| vec![GroupId(0)], |it| it.groups());
+        let seeds = (0..).map(|nth: u64| seed.wrapping_add(nth.wrapping_mul(SEED_STEP)));
+        let groups = ids.into_iter().zip(seeds);
+        let groups = groups.map(|(id, seed)| GroupQueue::new(id, seed)).collect();
         Self {
             limits,
             request_bytes_max: limits::request_bytes_max(limits::VALUE_BYTES_LIMIT),
@@ -163,7 +143,6 @@ impl Gateway {
             started: Time::NEVER,
             now: Time(0),
             clock: 0,
-            clock_offset: 0,
             connections: Vec::new(),
             free: Vec::new(),
             client_next: 1,
@@ -175,19 +154,13 @@ impl Gateway {
             spec_last: None,
             reply: Vec::new(),
             replied: 0,
-            ordered: Pending::default(),
-            linearizable: Pending::default(),
-            stale: Pending::default(),
+            groups,
             in_flight: HashMap::default(),
             spare_entries: Vec::new(),
             batch_next: 1,
-            owner: Owner::new(seed),
             parked: VecDeque::new(),
-            closes: VecDeque::new(),
             past_waits: Vec::new(),
             past_ended: Vec::new(),
-            closes_since: Time(0),
-            memory_limit: MemoryLimit::default(),
             scan_at: Time::NEVER,
             admission: Admission::new(seed),
             outputs: (0, 0),
@@ -309,27 +282,17 @@ impl Gateway {
     pub(super) fn release(&mut self, index: usize) {
         if let Some(mut connection) = self.connections[index].take() {
             self.shares.inputs -= connection.counted;
-            self.abandon_session(&mut connection);
+            for group in 0..self.groups.len() {
+                self.abandon_session(&mut connection, group);
+            }
             self.free.push(index);
         }
     }
 
-    /// The connection's session ends; its next write opens another.
-    pub(super) fn abandon_session(&mut self, connection: &mut Connection) {
-        let Some(session) = connection.session.take() else {
-            return;
-        };
-        if session.owner != self.owner.id {
-            return;
-        }
-        self.owner.open -= 1;
-        if self.closes.is_empty() {
-            self.closes_since = self.now;
-        }
-        if self.closes.len() < CLOSES_MAX {
-            self.closes.push_back(session);
-        } else {
-            self.replace_owner();
+    /// The connection's session in a group ends; its next write there opens another.
+    pub(super) fn abandon_session(&mut self, connection: &mut Connection, group: usize) {
+        if let Some(session) = connection.sessions.take(group) {
+            self.groups[group].close(session.id, self.now);
         }
     }
 
@@ -356,13 +319,8 @@ impl Gateway {
         for index in std::mem::take(&mut self.stalled) {
             self.make_ready(index);
         }
-        if self
-            .owner
-            .may_have_lapsed(now, self.config.session_lifetime)
-            && self.ordered.in_flight == 0
-            && self.ordered.entries.is_empty()
-        {
-            self.replace_owner();
+        for queue in &mut self.groups {
+            queue.replace_lapsed_owner(now, self.config.session_lifetime);
         }
         self.push_parked(now, submissions);
         if !self.past_waits.is_empty() {
@@ -379,28 +337,28 @@ impl Gateway {
             }
         }
         self.serve_held(now, submissions);
-        self.push_own(now);
-        for level in LEVELS {
-            if self.pending(level).may_go(now, self.window(level)) {
-                self.submit(level, now, submissions);
+        for group in 0..self.groups.len() {
+            self.push_own(group, now);
+        }
+        for kind in self.kinds() {
+            if self.pending(kind).may_go(now, self.window(kind.level)) {
+                self.submit(kind, now, submissions);
             }
         }
     }
 
-    pub(super) const fn pending(&self, level: Level) -> &Pending {
-        match level {
-            Level::Ordered => &self.ordered,
-            Level::Linearizable => &self.linearizable,
-            Level::Stale => &self.stale,
-        }
+    /// All kinds of batches, in the order in which they are submitted.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = BatchKind> + use<> {
+        let groups = 0..self.groups.len();
+        groups.flat_map(|group| LEVELS.map(|level| BatchKind { group, level }))
     }
 
-    pub(super) const fn pending_mut(&mut self, level: Level) -> &mut Pending {
-        match level {
-            Level::Ordered => &mut self.ordered,
-            Level::Linearizable => &mut self.linearizable,
-            Level::Stale => &mut self.stale,
-        }
+    pub(super) fn pending(&self, kind: BatchKind) -> &Pending {
+        self.groups[kind.group].pending(kind.level)
+    }
+
+    pub(super) fn pending_mut(&mut self, kind: BatchKind) -> &mut Pending {
+        self.groups[kind.group].pending_mut(kind.level)
     }
 
     const fn window(&self, level: Level) -> Window {
@@ -419,25 +377,18 @@ impl Gateway {
 
     /// Batches that are full go before more is put into them.
     pub(super) fn submit_full(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        for level in LEVELS {
-            if self.pending(level).is_full(self.window(level)) {
-                self.submit(level, now, submissions);
+        for kind in self.kinds() {
+            if self.pending(kind).is_full(self.window(kind.level)) {
+                self.submit(kind, now, submissions);
             }
         }
-    }
-
-    /// All sessions are given up; connections open others with their next write.
-    pub(super) fn replace_owner(&mut self) {
-        self.owner.replace();
-        self.closes.clear();
-        self.memory_limit.sequence = 0;
     }
 
     /// Whether no more requests are taken in for now.
     pub(super) fn is_full(&self) -> bool {
         let bytes_max = self.config.batch_bytes_max;
-        let full = |level: &Level| self.pending(*level).batch.len() >= bytes_max;
-        LEVELS.iter().any(full)
+        let full = |kind: BatchKind| self.pending(kind).batch.len() >= bytes_max;
+        self.kinds().any(full)
             || self.counters.bytes_in_flight >= self.config.in_flight_bytes_max as u64
     }
 
@@ -513,13 +464,18 @@ impl Gateway {
                     true => Level::Stale,
                     false => Level::Linearizable,
                 };
+                let kind = BatchKind {
+                    group: connection.group,
+                    level,
+                };
                 let builder = std::mem::take(&mut self.builder);
-                self.push_read(level, index, builder.as_bytes());
+                self.push_read(kind, index, builder.as_bytes());
                 self.builder = builder;
             }
             Drained::Writes => {
                 connection.phase = Phase::Request;
-                if self.owner.standing == Standing::Registered {
+                let group = connection.group;
+                if self.groups[group].owner.standing == Standing::Registered {
                     let builder = std::mem::take(&mut self.builder);
                     self.push_ordered(index, connection, builder.as_bytes());
                     self.builder = builder;
@@ -527,7 +483,7 @@ impl Gateway {
                     connection.parked = payload_bytes;
                     self.parked.push_back(Parked {
                         connection: index,
-                        level: Level::Ordered,
+                        kind: BatchKind::ordered(group),
                         payload: Bytes::copy_from_slice(self.builder.as_bytes()),
                         deadline: self.now + self.config.client_deadline + time_for(payload_bytes),
                         not_before: Time(0),
@@ -579,47 +535,19 @@ impl Gateway {
         self.mark_dirty(index, connection);
     }
 
-    pub(super) fn push_read(&mut self, level: Level, index: usize, payload: &[u8]) {
+    pub(super) fn push_read(&mut self, kind: BatchKind, index: usize, payload: &[u8]) {
         let (now, id) = (self.now, CommandId::default());
-        let (entry, kind) = (Entry::Read(index), RequestKind::Command);
-        self.pending_mut(level).push(entry, id, kind, payload, now);
+        let (entry, request) = (Entry::Read(index), RequestKind::Command);
+        self.pending_mut(kind)
+            .push(entry, id, request, payload, now);
     }
 
     fn push_ordered(&mut self, index: usize, connection: &mut Connection, payload: &[u8]) {
-        let now = self.now;
-        let session = match connection.session {
-            Some(session) if session.owner == self.owner.id => session,
-            _ => {
-                let session = self.owner.next();
-                self.owner.open += 1;
-                connection.session = Some(session);
-                connection.sequence = 0;
-                let id = CommandId {
-                    session,
-                    sequence: 0,
-                };
-                let started = self.owner.started.to_le_bytes();
-                self.ordered
-                    .push(Entry::Open(index), id, RequestKind::Open, &started, now);
-                session
-            }
-        };
-        connection.sequence += 1;
-        let id = CommandId {
-            session,
-            sequence: connection.sequence,
-        };
-        self.ordered.push(
-            Entry::Command(index),
-            id,
-            RequestKind::Command,
-            payload,
-            now,
-        );
+        let queue = &mut self.groups[connection.group];
+        queue.push_command(index, connection, payload, self.now);
     }
 
     fn push_parked(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        let registered = self.owner.standing == Standing::Registered;
         for _ in 0..self.parked.len() {
             if self.is_full() {
                 return;
@@ -628,7 +556,7 @@ impl Gateway {
                 return;
             };
             if parked.not_before > now
-                || !registered && parked.level == Level::Ordered
+                || !self.takes(parked.kind)
                 || parked.weight > 0 && !self.shares.takes(parked.weight)
             {
                 self.parked.push_back(parked);
@@ -644,9 +572,9 @@ impl Gateway {
                 if parked.weight > 0 {
                     self.submit_all(now, submissions);
                 }
-                match parked.level {
+                match parked.kind.level {
                     Level::Ordered => self.push_ordered(index, &mut connection, &parked.payload),
-                    level => self.push_read(level, index, &parked.payload),
+                    _ => self.push_read(parked.kind, index, &parked.payload),
                 }
             }
             self.connections[index] = Some(connection);
@@ -656,90 +584,35 @@ impl Gateway {
             }
             self.count_input(index);
             if parked.weight > 0 {
-                self.submit_alone(parked.level, parked.weight, now, submissions);
+                self.submit_alone(parked.kind, parked.weight, now, submissions);
             }
         }
     }
 
-    /// What the server orders on its own behalf.
-    fn push_own(&mut self, now: Time) {
-        let limit = self.memory_limit_due(now);
-        match self.owner.standing {
-            Standing::Registering => return,
-            Standing::New
-                if limit.is_some()
-                    || (self.parked.iter()).any(|parked| parked.level == Level::Ordered) =>
-            {
-                self.owner.started = self.clock.saturating_add_signed(self.clock_offset);
-                self.owner.standing = Standing::Registering;
-                let id = CommandId {
-                    session: self.owner.own(),
-                    sequence: 0,
-                };
-                let started = self.owner.started.to_le_bytes();
-                self.ordered
-                    .push(Entry::Register, id, RequestKind::Open, &started, now);
-                return;
-            }
-            Standing::New => return,
-            Standing::Registered => {}
-        }
-        if let Some(refuse) = limit {
-            let mut builder = RequestBuilder::new();
-            builder.memory_limit(refuse);
-            self.memory_limit.under_way = true;
-            self.memory_limit.sequence += 1;
-            let id = CommandId {
-                session: self.owner.own(),
-                sequence: self.memory_limit.sequence,
-            };
-            let (entry, kind) = (Entry::MemoryLimit(refuse), RequestKind::Command);
-            self.ordered.push(entry, id, kind, builder.as_bytes(), now);
-        }
-        let goes_anyway = !self.ordered.entries.is_empty();
-        if !goes_anyway
-            && self.ordered.in_flight == 0
-            && now >= self.owner.renew_at(self.config.session_lifetime)
-        {
-            let session = SessionId {
-                owner: self.owner.id,
-                number: 0,
-            };
-            let id = CommandId {
-                session,
-                sequence: 0,
-            };
-            self.ordered
-                .push(Entry::Renew, id, RequestKind::Renew, &[], now);
-        }
-        if goes_anyway || now >= self.closes_at() {
-            for _ in 0..self.closes.len().min(CLOSES_PER_BATCH_MAX) {
-                let Some(session) = self.closes.pop_front() else {
-                    break;
-                };
-                let id = CommandId {
-                    session,
-                    sequence: 0,
-                };
-                self.ordered
-                    .push(Entry::Close(session), id, RequestKind::Close, &[], now);
-            }
-            self.closes_since = now;
-        }
+    /// Whether requests of this kind can go: ordered ones need the owner's registration.
+    fn takes(&self, kind: BatchKind) -> bool {
+        let standing = self.groups[kind.group].owner.standing;
+        kind.level != Level::Ordered || standing == Standing::Registered
     }
 
-    fn closes_at(&self) -> Time {
-        if self.closes.is_empty() {
-            Time::NEVER
-        } else {
-            self.closes_since + CLOSES_WAIT_MAX
-        }
+    /// Orders the server's own requests in a group.
+    fn push_own(&mut self, group: usize, now: Time) {
+        let limit = self.memory_limit_due(group, now);
+        let waits = |parked: &Parked| parked.kind == BatchKind::ordered(group);
+        let waited_for = || self.parked.iter().any(waits);
+        let queue = &mut self.groups[group];
+        queue.push_own(
+            limit,
+            waited_for,
+            (now, self.clock),
+            self.config.session_lifetime,
+        );
     }
 
     /// Whether the store is to be told now that it should refuse (or take again) what needs
     /// memory. Only the leading replica tells, so that not all do.
-    fn memory_limit_due(&self, now: Time) -> Option<bool> {
-        let limit = &self.memory_limit;
+    fn memory_limit_due(&self, group: usize, now: Time) -> Option<bool> {
+        let limit = &self.groups[group].memory_limit;
         let memory = self.view.node.memory;
         if !self.view.leads || limit.under_way || now < limit.not_before || self.shutting_down {
             return None;
@@ -756,15 +629,15 @@ impl Gateway {
         (limit.told != Some(refuse)).then_some(refuse)
     }
 
-    pub(super) fn submit(&mut self, level: Level, now: Time, submissions: &mut Vec<Submission>) {
+    pub(super) fn submit(&mut self, kind: BatchKind, now: Time, submissions: &mut Vec<Submission>) {
+        let level = kind.level;
         let id = BatchId(self.batch_next);
         self.batch_next += 1;
         let (frontend, spare) = (self.frontend, self.spare_entries.pop());
-        let pending = self.pending_mut(level);
+        let pending = self.pending_mut(kind);
         pending.in_flight += 1;
         let entries = std::mem::replace(&mut pending.entries, spare.unwrap_or_default());
         let batch = pending.batch.finish(frontend, id, level);
-        let pending = self.pending_mut(level);
         pending.bytes_last = batch.len();
         let since = pending.since;
         let deadline = since + self.config.client_deadline + time_for(batch.len());
@@ -776,7 +649,7 @@ impl Gateway {
         self.counters.batches_in_flight += 1;
         self.counters.bytes_in_flight += batch.len() as u64;
         let in_flight = InFlight {
-            level,
+            kind,
             batch: batch.clone(),
             entries,
             submitted: now,
@@ -796,18 +669,18 @@ impl Gateway {
         self.pass_time(now);
         let in_flight = self.in_flight.remove(&batch.0)?;
         let took = now.since(in_flight.submitted);
-        let counted = match in_flight.level {
+        let counted = match in_flight.kind.level {
             Level::Ordered => &mut self.counters.ordered_nanoseconds,
             Level::Linearizable => &mut self.counters.linearizable_nanoseconds,
             Level::Stale => &mut self.counters.stale_nanoseconds,
         };
         *counted += took.as_nanos() as u64;
-        self.pending_mut(in_flight.level).on_done(took, now);
+        self.pending_mut(in_flight.kind).on_done(took, now);
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
         if in_flight.weight > 0 {
             // What the way and the disk take delays nobody.
-            let shortest = self.pending_mut(in_flight.level).shortest();
+            let shortest = self.pending_mut(in_flight.kind).shortest();
             let took = took.saturating_sub(shortest);
             let among = Among {
                 members: self.config.members,
@@ -950,8 +823,6 @@ impl Gateway {
     /// When [`Self::on_time`] and [`Self::collect`] have something to do at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Time {
-        let registered = self.owner.standing == Standing::Registered;
-        let idle = self.ordered.in_flight == 0 && self.ordered.entries.is_empty();
         let mut next = self.scan_at.min(self.operators.next_deadline());
         next = next.min(self.past_wakes());
         if !self.is_full() {
@@ -961,28 +832,27 @@ impl Gateway {
                 next = next.min(self.shares.not_before);
             }
         }
-        for level in LEVELS {
-            next = next.min(self.pending(level).goes_at(self.window(level)));
+        for kind in self.kinds() {
+            next = next.min(self.pending(kind).goes_at(self.window(kind.level)));
         }
-        if registered && idle {
-            next = next.min(self.owner.renew_at(self.config.session_lifetime));
-        }
-        if registered {
-            next = next.min(self.closes_at());
+        for queue in &self.groups {
+            next = next.min(queue.next_deadline(self.config.session_lifetime));
         }
         for parked in &self.parked {
             next = next.min(parked.deadline);
-            if (registered || parked.level != Level::Ordered)
+            if self.takes(parked.kind)
                 && !self.is_full()
                 && (parked.weight == 0 || self.shares.takes(parked.weight))
             {
                 next = next.min(parked.not_before);
             }
         }
-        if self.owner.standing != Standing::Registering
-            && self.memory_limit_due(Time::NEVER).is_some()
-        {
-            next = next.min(self.memory_limit.not_before);
+        for (group, queue) in self.groups.iter().enumerate() {
+            if queue.owner.standing != Standing::Registering
+                && self.memory_limit_due(group, Time::NEVER).is_some()
+            {
+                next = next.min(queue.memory_limit.not_before);
+            }
         }
         next
     }
@@ -1011,7 +881,9 @@ impl Gateway {
     /// The node's state has changed.
     pub fn set_view(&mut self, view: NodeView) {
         if view.leads && !self.view.leads {
-            self.memory_limit.told = None;
+            for queue in &mut self.groups {
+                queue.memory_limit.told = None;
+            }
         }
         if view.members > 0 {
             self.config.members = view.members;
@@ -1039,7 +911,7 @@ impl Gateway {
     #[must_use]
     pub fn idle(&self) -> bool {
         self.in_flight.is_empty()
-            && (LEVELS.iter()).all(|level| self.pending(*level).entries.is_empty())
+            && (self.kinds()).all(|kind| self.pending(kind).entries.is_empty())
             && self.parked.is_empty()
             && self.past_waits.is_empty()
             && self
@@ -1053,14 +925,8 @@ impl Gateway {
     #[must_use]
     pub fn counters(&self) -> Counters {
         Counters {
-            sessions_open: self.owner.open as u64,
+            sessions_open: self.groups.iter().map(|it| it.owner.open as u64).sum(),
             ..self.counters
         }
-    }
-
-    /// What the server does on its own behalf failed: not again at once.
-    pub(super) fn postpone_own(&mut self) {
-        self.owner.renew_after = self.now + RETRY_AFTER;
-        self.memory_limit.not_before = self.now + RETRY_AFTER;
     }
 }

@@ -20,8 +20,10 @@ mod change;
 mod config;
 mod connection;
 mod gateway;
+mod group_queue;
 mod guesses;
 mod info;
+mod key_shards;
 mod local;
 mod metrics;
 mod operator;
@@ -42,6 +44,7 @@ pub use admin_connections::AdminOptions;
 pub use change::{ASK_ANOTHER, CHANGE_MAX, ChangeReport, ChangeRequest, MemberReport};
 pub use config::{GatewayConfig, NodeView};
 pub use gateway::{ConnectionId, Gateway};
+pub use key_shards::KeyShards;
 pub use metrics::{Counters, Exposition, Family, MetricKind};
 pub use output::Output;
 

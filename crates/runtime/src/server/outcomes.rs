@@ -13,6 +13,7 @@ use super::{
     batches::{Entry, InFlight},
     connection::{Connection, Phase},
     gateway::{Gateway, Parked},
+    group_queue::BatchKind,
     sessions::Standing,
 };
 use crate::config::time_for;
@@ -63,7 +64,10 @@ impl Gateway {
     }
 
     /// What is answered while there is no quorum.
-    pub(super) fn no_quorum(&self) -> String {
+    pub(super) fn no_quorum(&self, group: usize) -> String {
+        if let Some(shards) = &self.config.shards {
+            return shards.no_quorum(group);
+        }
         let (reachable, members) = (self.view.reachable, self.config.members);
         if reachable > members / 2 {
             // Members that answer and cannot agree in time: slow disks, or no leader for long.
@@ -94,6 +98,7 @@ impl Gateway {
     }
 
     fn deliver(&mut self, in_flight: &InFlight, results: &Bytes) {
+        let group = in_flight.kind.group;
         let mut opened = (RequestStatus::Done, &[][..]);
         let mut delivered = 0;
         for (entry, (status, reply)) in in_flight.entries.iter().zip(Results::new(results)) {
@@ -108,26 +113,28 @@ impl Gateway {
                 }
                 Entry::Past(index) | Entry::Tick(index) => {
                     if let Some(connection) = self.connections[index].take() {
-                        let asked = (in_flight.level, matches!(entry, Entry::Tick(_)));
+                        let asked = (in_flight.kind.level, matches!(entry, Entry::Tick(_)));
                         let result = (status, results, reply);
                         self.on_past_result(index, connection, result, asked);
                     }
                 }
                 Entry::Close(_) => {}
                 Entry::Register => self.on_registered(in_flight, status, reply),
-                Entry::Renew if status == RequestStatus::Done => self.confirm(in_flight.submitted),
+                Entry::Renew if status == RequestStatus::Done => self.confirm(in_flight),
                 Entry::Renew => {
-                    self.counters.sessions_lost += self.owner.open as u64;
-                    self.replace_owner();
+                    let queue = &mut self.groups[group];
+                    self.counters.sessions_lost += queue.owner.open as u64;
+                    queue.replace_owner();
                 }
                 Entry::MemoryLimit(refuse) => {
-                    self.memory_limit.under_way = false;
+                    let queue = &mut self.groups[group];
+                    queue.memory_limit.under_way = false;
                     if status == RequestStatus::Done {
-                        self.memory_limit.told = Some(refuse);
-                        self.confirm(in_flight.submitted);
+                        queue.memory_limit.told = Some(refuse);
+                        self.confirm(in_flight);
                     } else {
-                        self.replace_owner();
-                        self.postpone_own();
+                        queue.replace_owner();
+                        queue.postpone_own(self.now);
                     }
                 }
             }
@@ -138,8 +145,9 @@ impl Gateway {
         }
     }
 
-    fn confirm(&mut self, submitted: Time) {
-        self.owner.confirmed = self.owner.confirmed.max(submitted);
+    fn confirm(&mut self, in_flight: &InFlight) {
+        let owner = &mut self.groups[in_flight.kind.group].owner;
+        owner.confirmed = owner.confirmed.max(in_flight.submitted);
     }
 
     /// The result of a connection's request. `place` is its slot, its place in the batch, and the
@@ -155,8 +163,8 @@ impl Gateway {
     ) {
         let (index, nth, results) = place;
         if status == RequestStatus::Done {
-            if in_flight.level == Level::Ordered {
-                self.confirm(in_flight.submitted);
+            if in_flight.kind.level == Level::Ordered {
+                self.confirm(in_flight);
             }
             if !connection.gone {
                 self.counters.output_bytes += reply.len() as u64;
@@ -182,7 +190,7 @@ impl Gateway {
             }
             RequestStatus::SessionUnknown => {
                 self.counters.sessions_lost += 1;
-                self.on_session_unknown(&mut connection, opened)
+                self.on_session_unknown(&mut connection, in_flight.kind.group, opened)
             }
             RequestStatus::Forgotten => APPLIED,
             // None can happen while a session has one request under way, and the node submits again
@@ -196,7 +204,7 @@ impl Gateway {
             | RequestStatus::NotYet
             | RequestStatus::NotKept => MALFORMED,
         };
-        self.abandon_session(&mut connection);
+        self.abandon_session(&mut connection, in_flight.kind.group);
         let uncertain = [UNCERTAIN, APPLIED].contains(&text);
         let errors = self.error_replies(&mut connection, request, text);
         self.counters.errors_uncertain += if uncertain { errors } else { 0 };
@@ -207,29 +215,30 @@ impl Gateway {
     fn on_session_unknown(
         &mut self,
         connection: &mut Connection,
+        group: usize,
         opened: (RequestStatus, &[u8]),
     ) -> &'static str {
-        let ours = connection
-            .session
-            .is_some_and(|session| session.owner == self.owner.id);
+        let queue = &mut self.groups[group];
+        let session = connection.sessions.get(group);
+        let ours = session.is_some_and(|session| session.id.owner == queue.owner.id);
         match opened {
             (RequestStatus::OpenRefused, clock) => {
                 let clock = clock
                     .first_chunk()
                     .map_or(self.clock, |clock| u64::from_le_bytes(*clock));
-                if self.owner.fits(clock, self.config.session_lifetime) {
+                if queue.owner.fits(clock, self.config.session_lifetime) {
                     // The owner's age is no reason: there are too many sessions. This one never
                     // was, so nothing can have been executed under it.
                     return SESSIONS;
                 }
                 if ours {
-                    self.set_log_clock(clock);
-                    self.replace_owner();
+                    queue.set_log_clock(clock, self.clock);
+                    queue.replace_owner();
                 }
             }
             // The log's clock has leapt over the lifetime, or the log is another: no session of
             // this owner is known any more.
-            _ if ours => self.replace_owner(),
+            _ if ours => queue.replace_owner(),
             _ => {}
         }
         UNCERTAIN
@@ -254,9 +263,11 @@ impl Gateway {
             return;
         };
         let deadline = self.deadline_of(&connection, request.payload);
-        let level = in_flight.level;
-        if level == Level::Ordered {
-            connection.sequence = connection.sequence.saturating_sub(1);
+        let kind = in_flight.kind;
+        if kind.level == Level::Ordered
+            && let Some(session) = connection.sessions.get_mut(kind.group)
+        {
+            session.sequence = session.sequence.saturating_sub(1);
         }
         // One request of many must not keep all of their bytes.
         let payload = match request.payload.len() < in_flight.batch.len() / 2 {
@@ -266,7 +277,7 @@ impl Gateway {
         connection.parked = payload.len();
         self.parked.push_back(Parked {
             connection: index,
-            level,
+            kind,
             payload,
             deadline,
             not_before,
@@ -278,35 +289,32 @@ impl Gateway {
     }
 
     fn on_registered(&mut self, in_flight: &InFlight, status: RequestStatus, reply: &[u8]) {
+        let group = in_flight.kind.group;
+        let queue = &mut self.groups[group];
         match status {
             RequestStatus::Done => {
-                self.owner.standing = Standing::Registered;
-                self.confirm(in_flight.submitted);
+                queue.owner.standing = Standing::Registered;
+                self.confirm(in_flight);
             }
             RequestStatus::OpenRefused => {
                 let clock = reply
                     .first_chunk()
                     .map_or(0, |clock| u64::from_le_bytes(*clock));
-                let too_many = self.owner.fits(clock, self.config.session_lifetime);
-                self.set_log_clock(clock);
-                self.replace_owner();
+                let too_many = queue.owner.fits(clock, self.config.session_lifetime);
+                queue.set_log_clock(clock, self.clock);
+                queue.replace_owner();
                 if too_many {
-                    self.fail_all_parked(SESSIONS);
-                    self.postpone_own();
+                    queue.postpone_own(self.now);
+                    self.fail_all_parked(group, SESSIONS);
                 }
             }
-            _ => self.replace_owner(),
+            _ => queue.replace_owner(),
         }
     }
 
-    /// The log's clock is now this, far from this server's.
-    fn set_log_clock(&mut self, clock: u64) {
-        self.clock_offset = clock.wrapping_sub(self.clock) as i64;
-    }
-
-    fn fail_all_parked(&mut self, text: &str) {
+    fn fail_all_parked(&mut self, group: usize, text: &str) {
         for parked in std::mem::take(&mut self.parked) {
-            if parked.level != Level::Ordered {
+            if parked.kind != BatchKind::ordered(group) {
                 self.parked.push_back(parked);
                 continue;
             }
@@ -323,7 +331,7 @@ impl Gateway {
         if parked.busy {
             self.counters.errors_busy += self.payload_errors(&mut connection, payload, self.busy());
         } else {
-            let text = self.no_quorum();
+            let text = self.no_quorum(parked.kind.group);
             self.counters.errors_no_quorum += self.payload_errors(&mut connection, payload, &text);
         }
         self.resume(parked.connection, connection);
@@ -331,7 +339,8 @@ impl Gateway {
 
     /// Answers the requests of a batch from the `first` on that have no results.
     fn fail(&mut self, in_flight: &InFlight, first: usize, failure: Failure) {
-        let no_quorum = self.no_quorum();
+        let group = in_flight.kind.group;
+        let no_quorum = self.no_quorum(group);
         let Ok(view) = BatchView::new(&in_flight.batch) else {
             return;
         };
@@ -356,18 +365,20 @@ impl Gateway {
                     {
                         // There may be room soon, and only then does the client have to know.
                         if opened {
-                            self.abandon_session(&mut connection);
+                            self.abandon_session(&mut connection, group);
                         }
                         let at = self.now + BUSY_RETRY;
                         self.park_again(in_flight, index, connection, Some(request), at, true);
                         continue;
                     }
                     if *entry == Entry::Command(index) {
-                        match failure {
-                            Failure::Busy if !opened => connection.sequence -= 1,
+                        match connection.sessions.get_mut(group) {
+                            Some(session) if failure == Failure::Busy && !opened => {
+                                session.sequence -= 1;
+                            }
                             // The end of the session also ends whatever of it is still on its
                             // way to a replica.
-                            _ => self.abandon_session(&mut connection),
+                            _ => self.abandon_session(&mut connection, group),
                         }
                     }
                     let text = match shown {
@@ -388,29 +399,27 @@ impl Gateway {
                         self.on_past_failed(index, connection, failure == Failure::Busy);
                     }
                 }
-                Entry::Close(session) => {
-                    if session.owner == self.owner.id {
-                        self.closes.push_back(session);
-                    }
-                }
+                Entry::Close(session) => self.groups[group].close_again(session),
                 Entry::Register => {
-                    self.replace_owner();
+                    let queue = &mut self.groups[group];
+                    queue.replace_owner();
+                    queue.postpone_own(self.now);
                     let text = if failure == Failure::Busy {
                         self.busy()
                     } else {
                         &no_quorum
                     };
-                    self.fail_all_parked(text);
-                    self.postpone_own();
+                    self.fail_all_parked(group, text);
                 }
-                Entry::Renew => self.postpone_own(),
+                Entry::Renew => self.groups[group].postpone_own(self.now),
                 Entry::MemoryLimit(_) => {
-                    self.memory_limit.under_way = false;
+                    let queue = &mut self.groups[group];
+                    queue.memory_limit.under_way = false;
                     match failure {
-                        Failure::Busy => self.memory_limit.sequence -= 1,
-                        _ => self.replace_owner(),
+                        Failure::Busy => queue.memory_limit.sequence -= 1,
+                        _ => queue.replace_owner(),
                     }
-                    self.postpone_own();
+                    queue.postpone_own(self.now);
                 }
             }
         }

@@ -12,6 +12,7 @@ use super::{
     batches::Entry,
     connection::{Connection, Phase},
     gateway::Gateway,
+    group_queue::BatchKind,
     pipeline::{DISK_FULL, Flow},
 };
 use bytes::Bytes;
@@ -112,11 +113,6 @@ impl Gateway {
         }
     }
 
-    /// This server's clock, or the log's where the two were found to differ by far.
-    const fn log_clock(&self) -> u64 {
-        self.clock.saturating_add_signed(self.clock_offset)
-    }
-
     /// A step that follows a result is taken by the next [`Gateway::collect`], where there is room.
     fn queue_past_step(&mut self, index: usize, connection: &mut Connection, step: Step) {
         let Some(past) = &mut connection.past else {
@@ -141,12 +137,22 @@ impl Gateway {
             Step::Read(level) => {
                 let payload = past::payload(past.asking.time(), &past.command);
                 let entry = Entry::Past(index);
-                self.pending_mut(level)
+                let kind = BatchKind {
+                    group: connection.group,
+                    level,
+                };
+                self.pending_mut(kind)
                     .push(entry, id, RequestKind::Past, &payload, now);
             }
             Step::Tick => {
                 let (entry, kind) = (Entry::Tick(index), RequestKind::Tick);
-                self.ordered.push(entry, id, kind, past::CLOSING_TICK, now);
+                self.groups[connection.group].ordered.push(
+                    entry,
+                    id,
+                    kind,
+                    past::CLOSING_TICK,
+                    now,
+                );
             }
             Step::Wait(nanoseconds) => {
                 let at = now + Duration::from_nanos(nanoseconds);
@@ -178,7 +184,7 @@ impl Gateway {
         (status, results, reply): (RequestStatus, &Bytes, &[u8]),
         (level, ticked): (Level, bool),
     ) {
-        let clock = self.log_clock();
+        let clock = self.groups[connection.group].log_clock(self.clock);
         let Some(past) = connection.past.as_mut().filter(|_| !connection.gone) else {
             return self.resume(index, connection);
         };
@@ -201,7 +207,7 @@ impl Gateway {
             (None, RequestStatus::NotKept) => self.fail_past(index, &mut connection, NOT_KEPT),
             (None, RequestStatus::Forgotten) => self.fail_past(index, &mut connection, NO_ROOM),
             (None, _) => {
-                let text = self.no_quorum();
+                let text = self.no_quorum(connection.group);
                 self.fail_past(index, &mut connection, &text);
             }
         }
@@ -223,7 +229,7 @@ impl Gateway {
             let step = Step::Wait(AGAIN.as_nanos() as u64);
             self.take_past_step(index, &mut connection, step);
         } else {
-            let text = self.no_quorum();
+            let text = self.no_quorum(connection.group);
             self.counters.errors_no_quorum += 1;
             self.fail_past(index, &mut connection, &text);
         }
@@ -236,7 +242,7 @@ impl Gateway {
             let Some(mut connection) = self.connections[index].take() else {
                 continue;
             };
-            let clock = self.log_clock();
+            let clock = self.groups[connection.group].log_clock(self.clock);
             let is_full = self.is_full();
             let step = match &mut connection.past {
                 Some(past) if !is_full && past.wakes.is_some_and(|at| at <= now) => {

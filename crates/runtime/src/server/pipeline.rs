@@ -184,6 +184,7 @@ impl Gateway {
     fn refuse_arity(&mut self, connection: &mut Connection, spec: &CommandSpec) -> Flow {
         let mut text = spec.arity_error();
         if spec.op == Op::Exec && connection.transaction.take().is_some() {
+            connection.transaction_group = None;
             connection.watched.clear();
             let why = text.trim_start_matches("ERR ");
             text = format!("EXECABORT Transaction discarded because of: {why}");
@@ -259,6 +260,12 @@ impl Gateway {
         {
             return self.refuse(connection, &text);
         }
+        if self.config.shards.is_some()
+            && let Some(flow) = self.choose_group(connection, offset, spec)
+        {
+            return flow;
+        }
+        let input = &connection.input[offset..];
         if connection.transaction.is_none() && matches!(spec.kind, Kind::Read | Kind::Write) {
             connection.client.last_command = spec.name;
             let parser = &connection.parser;
@@ -334,6 +341,7 @@ impl Gateway {
                     return self.refuse(connection, "ERR DISCARD without MULTI");
                 }
                 connection.watched.clear();
+                connection.transaction_group = None;
                 return self.answer_simple(connection, "OK");
             }
             Op::Watch if connection.transaction.is_some() => {
@@ -356,6 +364,7 @@ impl Gateway {
         }
         if spec.op == Op::Unwatch {
             connection.watched.clear();
+            connection.transaction_group = None;
             return self.answer_simple(connection, "OK");
         }
         if spec.kind == Kind::Past {
@@ -494,6 +503,9 @@ impl Gateway {
         if transaction.queued.len() > INPUT_LARGE && connection.weight_in_flight == 0 {
             transaction.exec_waits = true;
             return Flow::Cut;
+        }
+        if let Some(cut) = self.enter_group_of_transaction(connection) {
+            return cut;
         }
         let Some(transaction) = connection.transaction.take() else {
             return Flow::Next;

@@ -23,9 +23,10 @@
 
 use super::{
     connection::{Connection, Phase},
-    gateway::{Gateway, LEVELS},
+    gateway::Gateway,
+    group_queue::BatchKind,
 };
-use quintet_replica::{Level, Submission, Time, limits};
+use quintet_replica::{Submission, Time, limits};
 use std::{collections::VecDeque, time::Duration};
 
 /// The most commands of a connection's first request.
@@ -198,9 +199,9 @@ impl Gateway {
             let weight = connection.weight();
             self.submit_all(now, submissions);
             self.serve(index, true);
-            for level in LEVELS {
-                if !self.pending(level).entries.is_empty() {
-                    self.submit_alone(level, weight, now, submissions);
+            for kind in self.kinds() {
+                if !self.pending(kind).entries.is_empty() {
+                    self.submit_alone(kind, weight, now, submissions);
                 }
             }
         }
@@ -208,9 +209,9 @@ impl Gateway {
 
     /// Submits what has gathered, so that what comes next is alone in its batch.
     pub(super) fn submit_all(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        for level in LEVELS {
-            if !self.pending(level).entries.is_empty() {
-                self.submit(level, now, submissions);
+        for kind in self.kinds() {
+            if !self.pending(kind).entries.is_empty() {
+                self.submit(kind, now, submissions);
             }
         }
     }
@@ -218,12 +219,12 @@ impl Gateway {
     /// Submits a large request.
     pub(super) fn submit_alone(
         &mut self,
-        level: Level,
+        kind: BatchKind,
         weight: usize,
         now: Time,
         submissions: &mut Vec<Submission>,
     ) {
-        self.submit(level, now, submissions);
+        self.submit(kind, now, submissions);
         if let Some(submission) = submissions.last()
             && let Some(in_flight) = self.in_flight.get_mut(&submission.id.0)
         {

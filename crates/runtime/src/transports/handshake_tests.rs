@@ -177,12 +177,12 @@ fn other_formats_are_named() {
     assert_eq!(error, HandshakeError::Format(1));
     assert_eq!(
         error.to_string(),
-        "format version mismatch: ours 10, theirs 1"
+        "format version mismatch: ours 11, theirs 1"
     );
     // What a program of another format answers, with the same beginning.
     let mut answer = Handshake::denied();
-    answer[8] = 11;
-    assert_eq!(initiator.advance(&answer), Err(HandshakeError::Format(11)));
+    answer[8] = 12;
+    assert_eq!(initiator.advance(&answer), Err(HandshakeError::Format(12)));
 }
 
 #[test]

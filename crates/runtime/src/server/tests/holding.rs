@@ -183,12 +183,12 @@ fn more_ended_sessions_than_are_remembered_lapse_with_their_owner() {
         rig.push(*id, "SET a 1\r\n");
     }
     rig.run();
-    let owner = rig.gateway.owner.id;
+    let owner = rig.gateway.groups[0].owner.id;
     for id in clients {
         rig.gateway.on_closed(id);
     }
-    assert_ne!(rig.gateway.owner.id, owner);
-    assert!(rig.gateway.closes.is_empty() && rig.gateway.owner.open == 0);
+    assert_ne!(rig.gateway.groups[0].owner.id, owner);
+    assert!(rig.gateway.groups[0].closes.is_empty() && rig.gateway.groups[0].owner.open == 0);
     let id = rig.connect();
     assert_eq!(rig.say(id, "SET a 2"), "+OK\\r\\n");
 }

@@ -9,3 +9,4 @@ mod limits;
 mod operator;
 mod past;
 mod rig;
+mod shards;

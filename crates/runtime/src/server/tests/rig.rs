@@ -6,7 +6,7 @@
 use crate::server::{ConnectionId, Gateway, GatewayConfig};
 use quintet_replica::{
     BatchView, ClusterId, CommandTime, EpochNumber, Executor, ExecutorLimits, FrontendId, GroupId,
-    Level, Outcome, ReplyRoute, RequestKind, Slot, Submission, Time,
+    Level, Outcome, ReplyRoute, RequestKind, Slot, Submission, Time, group_of,
 };
 use quintet_store::{Store, StoreOptions};
 use std::time::Duration;
@@ -17,6 +17,8 @@ pub const BEGIN: u64 = 1_700_000_000_000_000_000;
 pub struct Rig {
     pub gateway: Gateway,
     pub executor: Executor,
+    /// Of further groups, in their order, if keys are divided.
+    pub others: Vec<Executor>,
     pub now: Time,
     /// How far this server's clock is behind the log's, or ahead of it, in nanoseconds.
     pub behind: i64,
@@ -36,19 +38,20 @@ impl Rig {
             queries_max: 10,
             ..ExecutorLimits::default()
         };
-        let store = Store::new(StoreOptions {
-            databases: config.databases,
-            ..Default::default()
+        let databases = config.databases;
+        let ids = (config.shards.as_ref()).map_or_else(|| vec![GroupId(0)], |it| it.groups());
+        let mut executors = ids.into_iter().map(|group| {
+            let store = Store::new(StoreOptions {
+                databases,
+                ..Default::default()
+            });
+            let (cluster, epoch) = (ClusterId(1), EpochNumber(1));
+            Executor::new(cluster, group, epoch, Box::new(store), limits)
         });
         Self {
+            executor: executors.next().expect("a group"),
+            others: executors.collect(),
             gateway: Gateway::new(config, FrontendId(7), 1),
-            executor: Executor::new(
-                ClusterId(1),
-                GroupId(0),
-                EpochNumber(1),
-                Box::new(store),
-                limits,
-            ),
             now: Time(1_000_000_000),
             behind: 0,
             slot: Slot(0),
@@ -98,17 +101,21 @@ impl Rig {
             after: None,
         };
         let clock = self.log_clock();
+        let group = group_of(&submission.batch);
+        let executor = match group.0 {
+            0 | 1 => &mut self.executor,
+            group => &mut self.others[group as usize - 2],
+        };
         let answer = if submission.level == Level::Ordered {
             self.slot = self.slot.next();
-            self.executor.execute(
+            executor.execute(
                 self.slot,
                 CommandTime(clock),
                 &submission.batch,
                 Some(route),
             )
         } else {
-            self.executor
-                .query(submission.batch.clone(), Slot(0), false, route, clock)
+            executor.query(submission.batch.clone(), Slot(0), false, route, clock)
         };
         Outcome::Results(answer.expect("it answers at once").results)
     }
