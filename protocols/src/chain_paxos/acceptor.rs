@@ -144,11 +144,9 @@ impl ChainPaxos {
         }
         if ballot < self.ballots.promised() {
             ctx.mark("ignored: old ballot");
-            let promised = self.ballots.promised();
-            let message = Message::Reject { ballot, promised };
-            ctx.send(from, Lane::Control, &message);
+            self.send_reject(from, ballot, ctx);
             if ballot.owner != from && ballot.owner != self.me.id() {
-                ctx.send(ballot.owner, Lane::Control, &message);
+                self.send_reject(ballot.owner, ballot, ctx);
             }
             return false;
         }

@@ -1,10 +1,6 @@
 //! The entries of the log, and their encoding in messages and records.
 
-use quintet_replica::{
-    Bytes, CommandTime, Incarnation, ReplicaId,
-    parts::{self, LogEntry},
-    wire,
-};
+use quintet_replica::{Bytes, CommandTime, Incarnation, ReplicaId, parts::LogEntry, wire};
 
 /// What an instance of the log decides.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -69,9 +65,6 @@ impl LogEntry for Entry {
         self.op.bytes()
     }
 }
-
-/// What an acceptor holds for one slot, as it tells a candidate.
-pub type Accepted = parts::Accepted<Entry>;
 
 wire! {
     enum Op {

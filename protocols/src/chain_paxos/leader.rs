@@ -9,14 +9,14 @@
 //! ```
 
 use super::{
-    Entry, Message, Op,
+    Entry, Op,
     leader_state::LeaderState,
     replica::{ChainPaxos, Role, Timer},
 };
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Wake,
+    Bytes, Context, Incarnation, PersistId, ReplicaId, ReplicaSet, Slot, Wake,
     parts::{Ballot, Election, Held, May, RequestQueue, Waiting, request_key},
 };
 
@@ -478,7 +478,6 @@ impl ChainPaxos {
         };
         ctx.mark("leadership handed off");
         lead.hand_over(now);
-        let ballot = self.ballots.promised();
-        ctx.send(target, Lane::Control, &Message::Stand { ballot });
+        self.send_stand(target, ctx);
     }
 }

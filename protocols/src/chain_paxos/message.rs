@@ -11,15 +11,11 @@
 //!   candidate ─ PreVote, Prepare ──► all ── PreVoteOk, Promise, Reject ──► candidate
 //! ```
 
-use super::{
-    chain::Chain,
-    entry::{Accepted, Entry},
-    votes::Votes,
-};
+use super::{chain::Chain, entry::Entry, votes::Votes};
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, Incarnation, OrNone, OrZero, ReplicaId, ReplicaSet, Short, Slot, election_messages,
-    parts::{Ballot, Decisions, Receipt, Request, is_page},
+    Bytes, Incarnation, OrNone, ReplicaId, ReplicaSet, Short, Slot,
+    parts::{Ballot, Decisions, ElectionMessage, Receipt, Request},
     request_message, wire,
 };
 use smallvec::SmallVec;
@@ -130,65 +126,8 @@ pub enum Message {
         /// With an entry.
         ordered: bool,
     },
-    /// The ballot is out of date.
-    Reject {
-        /// The ballot that the refused message was sent under.
-        ballot: Ballot,
-        /// What the sender has promised.
-        promised: Ballot,
-    },
-    /// Would you promise this ballot?
-    PreVote {
-        /// The ballot that the sender would stand with.
-        ballot: Ballot,
-        /// What it knows to be decided.
-        committed: Slot,
-    },
-    /// The answer.
-    PreVoteOk {
-        /// The ballot that was asked about.
-        ballot: Ballot,
-        /// Whether it would be promised.
-        granted: bool,
-        /// What the sender has promised.
-        promised: Ballot,
-        /// The first slot from which on it can tell what it accepted.
-        first: Slot,
-        /// Which ballots decided how much; nothing unless the candidate is behind what is kept.
-        decisions: Decisions,
-    },
-    /// Phase 1: promise this ballot and tell what you accepted.
-    Prepare {
-        /// The candidate's ballot.
-        ballot: Ballot,
-        /// The first slot that it wants to know of.
-        from: Slot,
-    },
-    /// The promise (the paper's PREPARE_OK), with one page of what was accepted.
-    Promise {
-        /// The ballot promised.
-        ballot: Ballot,
-        /// The acceptor's incarnation.
-        incarnation: Incarnation,
-        /// The first slot that the page covers, as asked for.
-        from: Slot,
-        /// The first slot that the page does not cover; `None` when there is nothing above.
-        until: Option<Slot>,
-        /// All slots up to here are decided.
-        committed: Slot,
-        /// The first slot from which on it can tell what it accepted. When it lies above `from`,
-        /// the page is empty and the candidate must fetch state.
-        first: Slot,
-        /// Which ballots decided how much; nothing unless the page begins behind `from`.
-        decisions: Decisions,
-        /// What it accepted there, ascending.
-        accepted: Vec<Accepted>,
-    },
-    /// The leader is about to stop: stand for election at once.
-    Stand {
-        /// The leader's ballot.
-        ballot: Ballot,
-    },
+    /// Of an election.
+    Election(ElectionMessage<Entry>),
     /// The leader measures how far away somebody is.
     Ping {
         /// Its time.
@@ -207,7 +146,12 @@ pub enum Message {
 }
 
 request_message!(Message);
-election_messages!(Message, Entry);
+
+impl From<ElectionMessage<Entry>> for Message {
+    fn from(message: ElectionMessage<Entry>) -> Self {
+        Self::Election(message)
+    }
+}
 
 wire! {
     struct Round { number, end, path, looped, looped_by, asked as Short }
@@ -220,6 +164,7 @@ wire! {
 
 wire! {
     enum Message {
+        [10, 11, 12, 13, 14, 15] = Election(variants),
         0 = Request(request),
         1 = Taken(receipt),
         2 = Forward { batches },
@@ -230,27 +175,7 @@ wire! {
         7 = Alive { ballot, life, whole, able, held, round },
         8 = Suspect { ballot, about },
         9 = Ask { stamp, ordered },
-        10 = Reject { ballot, promised },
-        11 = PreVote { ballot, committed },
-        12 = PreVoteOk { ballot, granted, promised, first, decisions },
-        13 = Prepare { ballot, from },
-        14 = Promise {
-            ballot, incarnation, from, until as OrZero, committed, first, decisions, accepted,
-        },
-        15 = Stand { ballot },
         16 = Ping { stamp },
         17 = Pong { stamp },
-    } where is_possible
-}
-
-fn is_possible(message: &Message) -> bool {
-    match message {
-        Message::Promise {
-            from,
-            until,
-            accepted,
-            ..
-        } => is_page(*from, *until, accepted.iter().map(|it| it.slot)),
-        _ => true,
     }
 }

@@ -210,7 +210,7 @@ use agreement::Agreement;
 
 pub use chain::{Chain, Member};
 pub use config::{Config, ReadsBy};
-pub use entry::{Accepted, Entry, Op};
+pub use entry::{Entry, Op};
 pub use message::{Header, Message, Round};
 #[cfg(feature = "plant")]
 pub use plant::Plant;

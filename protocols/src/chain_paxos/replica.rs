@@ -12,8 +12,7 @@ use quintet_replica::{
     Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{
         AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Election,
-        ElectionMessages, Housekeeping, KeptRequests, LeaderWatch, Member, Observed, PhaseOne,
-        admit, digest,
+        Housekeeping, KeptRequests, LeaderWatch, Member, Observed, PhaseOne, admit, digest,
     },
 };
 
@@ -263,16 +262,7 @@ impl Protocol for ChainPaxos {
             Message::Suspect { .. } => ctx.mark("ignored: suspicion about no member"),
             Message::Ask { stamp, ordered } => self.on_ask(from, stamp, ordered, ctx),
             Message::Forward { batches } => self.on_forward(batches, ctx),
-            Message::PreVote { .. }
-            | Message::PreVoteOk { .. }
-            | Message::Prepare { .. }
-            | Message::Promise { .. }
-            | Message::Reject { .. }
-            | Message::Stand { .. } => {
-                if let Some(message) = message.into_election() {
-                    self.on_election(from, message, ctx);
-                }
-            }
+            Message::Election(message) => self.on_election(from, message, ctx),
             Message::Ping { stamp } => ctx.send(from, Lane::Control, &Message::Pong { stamp }),
             Message::Pong { stamp } => self.on_pong(from, stamp, ctx),
             Message::Request(_) | Message::Taken(_) => {

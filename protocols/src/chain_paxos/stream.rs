@@ -21,7 +21,10 @@ use super::{
     votes::Vote,
 };
 use alloc::vec::Vec;
-use quintet_replica::{Context, Lane, ReplicaId, Slot, parts::Ballot};
+use quintet_replica::{
+    Context, Lane, ReplicaId, Slot,
+    parts::{Ballot, Election},
+};
 
 impl ChainPaxos {
     /// The route has changed, or may have.
@@ -297,8 +300,7 @@ impl ChainPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         if header.ballot < self.ballots.promised() {
-            let (ballot, promised) = (header.ballot, self.ballots.promised());
-            return ctx.send(from, Lane::Control, &Message::Reject { ballot, promised });
+            return self.send_reject(from, header.ballot, ctx);
         }
         let (end, now) = (self.log.end(), ctx.arrived());
         let Role::Leader(lead) = &mut self.role else {

@@ -84,8 +84,7 @@ impl MultiPaxos {
         }
         if ballot < self.ballots.promised() {
             ctx.mark("ignored: old ballot");
-            let promised = self.ballots.promised();
-            ctx.send(from, Lane::Control, &Message::Reject { ballot, promised });
+            self.send_reject(from, ballot, ctx);
             return false;
         }
         if ballot > self.ballots.promised() {

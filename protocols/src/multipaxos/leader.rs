@@ -439,12 +439,6 @@ impl MultiPaxos {
         };
         ctx.mark("leadership handed off");
         lead.hand_over(now);
-        ctx.send(
-            target,
-            Lane::Control,
-            &Message::Stand {
-                ballot: self.ballots.promised(),
-            },
-        );
+        self.send_stand(target, ctx);
     }
 }

@@ -14,10 +14,10 @@
 use crate::sadl::{self, Head, Heads, Name, Range};
 use alloc::vec::Vec;
 use quintet_replica::{
-    Absent, Bytes, Codec, CommandTime, DecodeError, Field, Incarnation, OrZero, PerMember, Reader,
-    Slot, Wire, Writer, election_messages,
+    Absent, Bytes, Codec, CommandTime, DecodeError, Field, Incarnation, PerMember, Reader, Slot,
+    Wire, Writer,
     parts::{
-        self, Ballot, Decisions, LogEntry, Receipt, Request, RequestKey, is_page, request_key,
+        Ballot, Decisions, ElectionMessage, LogEntry, Receipt, Request, RequestKey, request_key,
     },
     request_message, wire,
 };
@@ -83,9 +83,6 @@ impl LogEntry for Proposal {
         self.value.len()
     }
 }
-
-/// What an acceptor holds for one slot, as it tells a candidate.
-pub type Accepted = parts::Accepted<Proposal>;
 
 /// A replica's answer to one that has forgotten: what part it plays itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -164,13 +161,6 @@ pub enum Message {
         /// The stamp of the newest message that it answers.
         stamp: u64,
     },
-    /// The ballot is out of date.
-    Reject {
-        /// The ballot that the refused message was sent under.
-        ballot: Ballot,
-        /// What the sender has promised.
-        promised: Ballot,
-    },
     /// The receiver needs slots that the leader no longer keeps.
     Trimmed {
         /// The leader's ballot.
@@ -180,58 +170,8 @@ pub enum Message {
         /// Which ballots decided how much.
         decisions: Decisions,
     },
-    /// Would you promise this ballot?
-    PreVote {
-        /// The ballot that the sender would stand with.
-        ballot: Ballot,
-        /// What it knows to be decided.
-        committed: Slot,
-    },
-    /// The answer.
-    PreVoteOk {
-        /// The ballot that was asked about.
-        ballot: Ballot,
-        /// Whether it would be promised.
-        granted: bool,
-        /// What the sender has promised.
-        promised: Ballot,
-        /// The first slot that it still keeps.
-        first: Slot,
-        /// Which ballots decided how much; nothing when it would be promised.
-        decisions: Decisions,
-    },
-    /// Phase 1: promise this ballot and tell what you accepted.
-    Prepare {
-        /// The candidate's ballot.
-        ballot: Ballot,
-        /// The first slot that it wants to know of.
-        from: Slot,
-    },
-    /// The promise, with one page of what was accepted.
-    Promise {
-        /// The ballot promised.
-        ballot: Ballot,
-        /// The acceptor's incarnation.
-        incarnation: Incarnation,
-        /// The first slot that the page covers, as asked for.
-        from: Slot,
-        /// The first slot that the page does not cover; `None` when there is nothing above.
-        until: Option<Slot>,
-        /// All slots up to here are decided.
-        committed: Slot,
-        /// The first slot that it still keeps. When it lies above `from`, the page is empty, and
-        /// this acceptor's promise does not count for the candidate.
-        first: Slot,
-        /// Which ballots decided how much; nothing when the page is not empty for that reason.
-        decisions: Decisions,
-        /// What it accepted there, ascending.
-        accepted: Vec<Accepted>,
-    },
-    /// The leader is about to stop: stand for election at once.
-    Stand {
-        /// The leader's ballot.
-        ballot: Ballot,
-    },
+    /// Of an election.
+    Election(ElectionMessage<Proposal>),
     /// How far must a state have come that is as new as all acknowledged so far?
     ReadIndex {
         /// The asking replica's number for it, ascending.
@@ -269,7 +209,12 @@ pub enum Message {
 }
 
 request_message!(Message);
-election_messages!(Message, Proposal);
+
+impl From<ElectionMessage<Proposal>> for Message {
+    fn from(message: ElectionMessage<Proposal>) -> Self {
+        Self::Election(message)
+    }
+}
 
 /// What a proposal takes besides its batch.
 pub const PROPOSAL_BYTES: usize = 12;
@@ -329,39 +274,20 @@ impl Wire for Part {
 
 wire! {
     enum Message {
+        [6, 8, 9, 10, 11, 12] = Election(variants),
         0 = Request(request),
         1 = Taken(receipt),
         2 = Forward { batches },
         3 = Accept { ballot, first, committed, confirm, stamp, everywhere, proposals },
         4 = Commit { ballot, committed, confirm, stamp, everywhere, round_trip, answer },
         5 = AcceptOk { ballot, incarnation, held, durable, executed, confirm, stamp },
-        6 = Reject { ballot, promised },
         7 = Trimmed { ballot, first, decisions },
-        8 = PreVote { ballot, committed },
-        9 = PreVoteOk { ballot, granted, promised, first, decisions },
-        10 = Prepare { ballot, from },
-        11 = Promise {
-            ballot, incarnation, from, until as OrZero, committed, first, decisions, accepted,
-        },
-        12 = Stand { ballot },
         13 = ReadIndex { round },
         14 = ReadIndexOk { round, index },
         15 = Recover { incarnation, nonce, promised },
         16 = RecoverOk { nonce, promised, part, held as Absent } if held.is_empty(),
         17 = Sadl(message),
         18 = RecoverOk { nonce, promised, part, held },
-    } where is_possible
-}
-
-fn is_possible(message: &Message) -> bool {
-    match message {
-        Message::Promise {
-            from,
-            until,
-            accepted,
-            ..
-        } => is_page(*from, *until, accepted.iter().map(|it| it.slot)),
-        _ => true,
     }
 }
 

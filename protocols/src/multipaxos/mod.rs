@@ -109,7 +109,7 @@ mod source;
 mod tests;
 
 pub use config::Config;
-pub use message::{Accepted, Message, Part, Promised, Proposal, Record, Summary, Value};
+pub use message::{Message, Part, Promised, Proposal, Record, Summary, Value};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use replica::{Frontend, MultiPaxos, Timer};

@@ -13,8 +13,8 @@ use quintet_replica::{
     PersistId, Protocol, Recovered, ReplicaId, Setup, Slot, Status, Time, Wake,
     parts::{
         AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Election,
-        ElectionMessages, Housekeeping, Incarnations, KeptRequests, LeaderWatch, Member, Observed,
-        PhaseOne, StateFetch, admit, digest,
+        Housekeeping, Incarnations, KeptRequests, LeaderWatch, Member, Observed, PhaseOne,
+        StateFetch, admit, digest,
     },
 };
 
@@ -261,16 +261,7 @@ impl Protocol for MultiPaxos {
                 decisions,
             } => self.on_trimmed(from, ballot, (first, &decisions), ctx),
             Message::Forward { batches } => self.on_forward(from, batches, ctx),
-            Message::PreVote { .. }
-            | Message::PreVoteOk { .. }
-            | Message::Prepare { .. }
-            | Message::Promise { .. }
-            | Message::Reject { .. }
-            | Message::Stand { .. } => {
-                if let Some(message) = message.into_election() {
-                    self.on_election(from, message, ctx);
-                }
-            }
+            Message::Election(message) => self.on_election(from, message, ctx),
             Message::ReadIndex { round } => self.on_read_index(from, round, ctx),
             Message::ReadIndexOk { round, index } => self.on_read_index_ok(round, index, ctx),
             Message::Recover {

@@ -13,7 +13,7 @@
 //! more, while the state is missing, gives no more votes, and drops only what came after them.
 
 use super::{Ballot, Decisions, SlotLog};
-use crate::{CommandTime, PersistId, Slot};
+use crate::{CommandTime, PersistId, Slot, wire};
 use alloc::{
     collections::{BTreeMap, VecDeque},
     vec::Vec,
@@ -36,6 +36,8 @@ pub struct Held<E> {
     /// The entry.
     pub entry: E,
 }
+
+wire! { struct Held<E> [10 + E::SIZE_MIN] { ballot, entry } }
 
 impl<E: LogEntry> Held<E> {
     /// About what it takes in memory.

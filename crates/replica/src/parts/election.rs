@@ -14,62 +14,12 @@ use super::{
     AcceptorLog, Ballot, Ballots, Decisions, Held, LeaderWatch, LogEntry, Member, PhaseOne,
     Progress, PromisePage, Promised, random_duration,
 };
-use crate::{
-    Context, DecodeError, Incarnation, Lane, PersistId, Protocol, Reader, ReplicaId, Slot, Time,
-    Wire, Writer,
-};
+use crate::{Context, Incarnation, Lane, PersistId, Protocol, ReplicaId, Slot, Time, wire};
 use alloc::collections::BTreeMap;
-use core::time::Duration;
+use core::{mem, time::Duration};
 
-/// An acceptor's entry of one slot, for a candidate.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Accepted<E> {
-    /// The slot.
-    pub slot: Slot,
-    /// The ballot that it was accepted under.
-    pub ballot: Ballot,
-    /// The entry.
-    pub entry: E,
-}
-
-impl<E> From<(Slot, Held<E>)> for Accepted<E> {
-    fn from((slot, held): (Slot, Held<E>)) -> Self {
-        Self {
-            slot,
-            ballot: held.ballot,
-            entry: held.entry,
-        }
-    }
-}
-
-impl<E> From<Accepted<E>> for (Slot, Held<E>) {
-    fn from(accepted: Accepted<E>) -> Self {
-        let held = Held {
-            ballot: accepted.ballot,
-            entry: accepted.entry,
-        };
-        (accepted.slot, held)
-    }
-}
-
-impl<E: Wire> Wire for Accepted<E> {
-    const SIZE_MIN: usize = 18 + E::SIZE_MIN;
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.slot.0);
-        self.ballot.encode(writer);
-        self.entry.encode(writer);
-    }
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            slot: reader.slot("slot")?,
-            ballot: Ballot::decode(reader)?,
-            entry: E::decode(reader)?,
-        })
-    }
-}
-
-/// The messages of an election; a protocol's message has a variant of the same name for each.
-#[derive(Debug)]
+/// The messages of an election over slots that hold `E`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ElectionMessage<E> {
     /// The ballot is out of date.
     Reject {
@@ -111,11 +61,8 @@ pub enum ElectionMessage<E> {
         ballot: Ballot,
         /// The acceptor's incarnation.
         incarnation: Incarnation,
-        /// The page. When its `first` lies above its `from`, it is empty, and the promise does not
-        /// count for a candidate that lacks what is between.
+        /// The page.
         page: PromisePage<E>,
-        /// Which ballots decided how much; nothing unless the page is empty for that reason.
-        decisions: Decisions,
     },
     /// The leader is about to stop: stand for election at once.
     Stand {
@@ -124,68 +71,22 @@ pub enum ElectionMessage<E> {
     },
 }
 
-/// The protocol messages that an [`Election`] needs.
-pub trait ElectionMessages: Sized {
-    /// The type of a slot's entry.
-    type Entry: LogEntry;
-    /// A message of an election.
-    fn from_election(message: ElectionMessage<Self::Entry>) -> Self;
-    /// The message of an election, if this is one.
-    fn into_election(self) -> Option<ElectionMessage<Self::Entry>>;
-}
-
-/// Lets a protocol's messages be those of an [`Election`] over slots that hold `$entry`: they have
-/// variants as [`ElectionMessage`], with the fields of the page in `Promise`.
-#[macro_export]
-macro_rules! election_messages {
-    (@same $message:ident: $from:ident => $to:ident; $($more:tt)*) => {
-        match $message {
-            $from::Reject { ballot, promised } => $to::Reject { ballot, promised },
-            $from::PreVote { ballot, committed } => $to::PreVote { ballot, committed },
-            $from::PreVoteOk { ballot, granted, promised, first, decisions } => {
-                $to::PreVoteOk { ballot, granted, promised, first, decisions }
-            }
-            $from::Prepare { ballot, from } => $to::Prepare { ballot, from },
-            $from::Stand { ballot } => $to::Stand { ballot },
-            $($more)*
-        }
-    };
-    ($message:ident, $entry:ty) => {
-        impl $crate::parts::ElectionMessages for $message {
-            type Entry = $entry;
-            fn from_election(message: $crate::parts::ElectionMessage<$entry>) -> Self {
-                use $crate::parts::{ElectionMessage as Election, PromisePage};
-                $crate::election_messages! { @same message: Election => Self;
-                    Election::Promise { ballot, incarnation, page, decisions } => {
-                        let PromisePage { from, until, committed, first, accepted } = page;
-                        let accepted = accepted.into_iter().map(Into::into).collect();
-                        Self::Promise {
-                            ballot, incarnation, from, until, committed, first, decisions, accepted,
-                        }
-                    }
-                }
-            }
-            fn into_election(self) -> Option<$crate::parts::ElectionMessage<$entry>> {
-                use $crate::parts::{ElectionMessage as Election, PromisePage};
-                Some($crate::election_messages! { @same self: Self => Election;
-                    Self::Promise {
-                        ballot, incarnation, from, until, committed, first, decisions, accepted,
-                    } => {
-                        let accepted = accepted.into_iter().map(Into::into).collect();
-                        let page = PromisePage { from, until, committed, first, accepted };
-                        Election::Promise { ballot, incarnation, page, decisions }
-                    }
-                    _ => return None,
-                })
-            }
-        }
-    };
+wire! {
+    variants ElectionMessage<E> {
+        0 = Reject { ballot, promised },
+        1 = PreVote { ballot, committed },
+        2 = PreVoteOk { ballot, granted, promised, first, decisions },
+        3 = Prepare { ballot, from },
+        4 = Promise { ballot, incarnation, page },
+        5 = Stand { ballot },
+    }
 }
 
 /// The parts of a replica that an [`Election`] rests on, by their usual names.
 #[macro_export]
 macro_rules! election_parts {
     ($entry:ty) => {
+        type Entry = $entry;
         fn me(&self) -> &$crate::parts::Member {
             &self.me
         }
@@ -204,28 +105,27 @@ macro_rules! election_parts {
     };
 }
 
-/// The type of an entry in a protocol's log.
-type EntryOf<P> = <<P as Protocol>::Message as ElectionMessages>::Entry;
-
-fn send<P: Election>(to: ReplicaId, it: ElectionMessage<EntryOf<P>>, ctx: &mut Context<'_, P>) {
-    ctx.send(to, Lane::Control, &P::Message::from_election(it));
+fn send<P: Election>(to: ReplicaId, it: ElectionMessage<P::Entry>, ctx: &mut Context<'_, P>) {
+    ctx.send(to, Lane::Control, &it.into());
 }
 
 /// A replica's steps in an election; see the module. The roles are the protocol's own.
-pub trait Election: Protocol<Message: ElectionMessages> {
-    /// This member; [`crate::election_parts!`] gives this and the next four.
+pub trait Election: Protocol<Message: From<ElectionMessage<<Self as Election>::Entry>>> {
+    /// The type of an entry in the log; [`crate::election_parts!`] gives this and the next five.
+    type Entry: LogEntry;
+    /// This member.
     fn me(&self) -> &Member;
     /// The ballots that it has promised.
     fn ballots(&self) -> &Ballots;
     /// The same.
     fn ballots_mut(&mut self) -> &mut Ballots;
     /// The log of accepted entries.
-    fn log(&self) -> &AcceptorLog<EntryOf<Self>>;
+    fn log(&self) -> &AcceptorLog<Self::Entry>;
     /// The leader as this replica knows it.
     fn leader(&self) -> &LeaderWatch;
 
     /// Its phase 1, while it is a candidate.
-    fn candidate(&mut self) -> Option<&mut PhaseOne<EntryOf<Self>>>;
+    fn candidate(&mut self) -> Option<&mut PhaseOne<Self::Entry>>;
     /// Whether it leads the promised ballot.
     fn leads(&self) -> bool;
     /// Whether it leads and is about to stop.
@@ -262,7 +162,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
     /// Gives up leading or standing. The promise stays.
     fn step_down(&mut self, ctx: &mut Context<'_, Self>);
     /// Begins phase 1.
-    fn stand(&mut self, candidate: PhaseOne<EntryOf<Self>>);
+    fn stand(&mut self, candidate: PhaseOne<Self::Entry>);
     /// Writes down a promise; what depends on it waits until it is durable.
     fn raise_promise(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>);
     /// Another replica reports which ballots decided how much: what was accepted under these is
@@ -279,7 +179,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
     /// Proposes again what may be decided: per slot the entry of the highest ballot.
     fn propose_again(
         &mut self,
-        gathered: BTreeMap<Slot, Held<EntryOf<Self>>>,
+        gathered: BTreeMap<Slot, Held<Self::Entry>>,
         ctx: &mut Context<'_, Self>,
     );
     /// It leads the first ballot of all.
@@ -303,7 +203,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
     fn on_page_injected(
         &mut self,
         _from: ReplicaId,
-        _page: &mut PromisePage<EntryOf<Self>>,
+        _page: &mut PromisePage<Self::Entry>,
         _ctx: &mut Context<'_, Self>,
     ) -> bool {
         false
@@ -400,8 +300,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
         let committed = self.stands_behind();
         self.stand(PhaseOne::asking(ballot, members, committed.next(), own));
         let message = ElectionMessage::PreVote { ballot, committed };
-        let message = Self::Message::from_election(message);
-        ctx.multicast(self.me().others(), Lane::Control, &message);
+        ctx.multicast(self.me().others(), Lane::Control, &message.into());
         if self.me().majority() == 1 {
             self.become_candidate(ctx);
         }
@@ -433,7 +332,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
     fn on_election(
         &mut self,
         from: ReplicaId,
-        message: ElectionMessage<EntryOf<Self>>,
+        message: ElectionMessage<Self::Entry>,
         ctx: &mut Context<'_, Self>,
     ) {
         match message {
@@ -461,10 +360,9 @@ pub trait Election: Protocol<Message: ElectionMessages> {
                 ballot,
                 incarnation,
                 page,
-                decisions,
             } => {
                 self.observe(from, incarnation, ctx);
-                self.on_promise(from, (ballot, incarnation), (page, &decisions), ctx);
+                self.on_promise(from, (ballot, incarnation), page, ctx);
             }
             ElectionMessage::Stand { ballot } => self.on_stand(from, ballot, ctx),
         }
@@ -583,11 +481,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
                     ballot: self.ballots().promised(),
                     from: self.log().committed().next(),
                 };
-                ctx.multicast(
-                    others,
-                    Lane::Control,
-                    &Self::Message::from_election(message),
-                );
+                ctx.multicast(others, Lane::Control, &message.into());
                 self.on_prepared(ctx);
             }
         }
@@ -610,7 +504,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
         let promised = self.ballots().promised();
         if ballot < promised {
             ctx.mark("ignored: old ballot");
-            return send(candidate, ElectionMessage::Reject { ballot, promised }, ctx);
+            return self.send_reject(candidate, ballot, ctx);
         }
         if ballot > promised {
             self.step_down(ctx);
@@ -636,9 +530,11 @@ pub trait Election: Protocol<Message: ElectionMessages> {
             until: None,
             committed: self.log().committed(),
             first: self.vouches_from(),
+            decisions: Decisions::default(),
             accepted: alloc::vec::Vec::new(),
         };
         let behind = page.first > from;
+        page.decisions = self.decisions_if(behind);
         let mut bytes = 0;
         if !behind {
             let entries = self.log().page(from, bytes_max);
@@ -656,7 +552,6 @@ pub trait Election: Protocol<Message: ElectionMessages> {
             ballot: self.ballots().promised(),
             incarnation: self.me().incarnation(),
             page,
-            decisions: self.decisions_if(behind),
         };
         send(to, message, ctx);
     }
@@ -666,7 +561,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
         &mut self,
         from: ReplicaId,
         (ballot, incarnation): (Ballot, Incarnation),
-        (mut page, decisions): (PromisePage<EntryOf<Self>>, &Decisions),
+        mut page: PromisePage<Self::Entry>,
         ctx: &mut Context<'_, Self>,
     ) {
         let (stale, lowest, first) = (self.counts_stale(), self.prefers_lowest(), page.first);
@@ -683,6 +578,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
             return;
         }
         let here = (self.log().committed(), ctx.now());
+        let decisions = mem::take(&mut page.decisions);
         let better = |new: Ballot, before: Ballot| (before < new) != lowest;
         let Some(candidate) = self.candidate() else {
             return;
@@ -690,7 +586,7 @@ pub trait Election: Protocol<Message: ElectionMessages> {
         match candidate.on_page(from, ballot, page, here, better) {
             Progress::Ignored(why) => ctx.mark(why),
             Progress::Behind => {
-                self.learn_decisions(decisions, ctx);
+                self.learn_decisions(&decisions, ctx);
                 let next = self.log().committed().next();
                 let Some(candidate) = self.candidate() else {
                     return;
@@ -728,6 +624,12 @@ pub trait Election: Protocol<Message: ElectionMessages> {
         self.on_elected(&commit_points, ctx);
     }
 
+    /// A message was sent under a ballot below the promised one.
+    fn send_reject(&self, to: ReplicaId, ballot: Ballot, ctx: &mut Context<'_, Self>) {
+        let promised = self.ballots().promised();
+        send(to, ElectionMessage::Reject { ballot, promised }, ctx);
+    }
+
     /// Another replica has promised a higher ballot than that of a message from here.
     fn on_reject(
         &mut self,
@@ -748,6 +650,12 @@ pub trait Election: Protocol<Message: ElectionMessages> {
         if led {
             self.arm_election_soon(ctx);
         }
+    }
+
+    /// It leads and is about to stop: this replica is to stand.
+    fn send_stand(&self, to: ReplicaId, ctx: &mut Context<'_, Self>) {
+        let ballot = self.ballots().promised();
+        send(to, ElectionMessage::Stand { ballot }, ctx);
     }
 
     /// The leader asks this replica to stand.

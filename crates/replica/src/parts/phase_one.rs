@@ -6,8 +6,8 @@
 //!   won ◄── pages of a majority, per slot the entry of the highest ballot ◄──────┘
 //! ```
 
-use super::{Ballot, Held, Tally};
-use crate::{ReplicaId, ReplicaSet, Slot, Time};
+use super::{Ballot, Decisions, Held, Tally};
+use crate::{OrZero, ReplicaId, ReplicaSet, Slot, Time, wire};
 use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::time::Duration;
 
@@ -41,8 +41,8 @@ pub enum Promised {
     Prepares,
 }
 
-/// A page of an acceptor's log.
-#[derive(Debug)]
+/// A page of an acceptor's log, for a candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromisePage<E> {
     /// The slot that it begins with.
     pub from: Slot,
@@ -50,17 +50,26 @@ pub struct PromisePage<E> {
     pub until: Option<Slot>,
     /// The acceptor's commit point.
     pub committed: Slot,
-    /// The first slot that the acceptor keeps.
+    /// The first slot from which on the acceptor can tell what it accepted. When it lies above
+    /// `from`, the page is empty, and the promise does not count for a candidate that lacks what is
+    /// between.
     pub first: Slot,
-    /// The entries.
+    /// Which ballots decided how much; nothing unless the page is empty for that reason.
+    pub decisions: Decisions,
+    /// The entries, ascending.
     pub accepted: Vec<(Slot, Held<E>)>,
 }
 
-/// Whether a page may have these slots: ascending, from `from` on and below `until`.
-pub fn is_page(from: Slot, until: Option<Slot>, slots: impl Iterator<Item = Slot>) -> bool {
-    let mut next = from;
-    for slot in slots {
-        if slot < next || until.is_some_and(|until| slot >= until) {
+wire! {
+    struct PromisePage<E> { from, until as OrZero, committed, first, decisions, accepted }
+    where is_page
+}
+
+/// Whether its slots ascend, from the first one of the page on and below the next page.
+fn is_page<E>(page: &PromisePage<E>) -> bool {
+    let mut next = page.from;
+    for (slot, _) in &page.accepted {
+        if *slot < next || page.until.is_some_and(|until| *slot >= until) {
             return false;
         }
         next = Slot(slot.0 + 1);
@@ -297,6 +306,7 @@ impl<E> PhaseOne<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wire;
 
     const B: Ballot = Ballot {
         round: 5,
@@ -320,6 +330,7 @@ mod tests {
             until: until.map(Slot),
             committed: Slot(3),
             first: Slot(1),
+            decisions: Decisions::default(),
             accepted: entries.iter().map(held).collect(),
         }
     }
@@ -364,6 +375,35 @@ mod tests {
         phase.replaced(ReplicaId(1));
         assert!(!phase.has(2));
         assert_eq!(phase.missing(ReplicaSet::all(3)).count(), 3);
+    }
+
+    #[test]
+    fn page_out_of_order_or_out_of_its_bounds_is_not_read() {
+        let read = |from, until: Option<u64>, slots: &[u64]| {
+            let held = |slot: &u64| {
+                (
+                    Slot(*slot),
+                    Held {
+                        ballot: B,
+                        entry: B,
+                    },
+                )
+            };
+            let page = PromisePage {
+                from: Slot(from),
+                until: until.map(Slot),
+                committed: Slot(0),
+                first: Slot(1),
+                decisions: Decisions::default(),
+                accepted: slots.iter().map(held).collect(),
+            };
+            PromisePage::<Ballot>::decode_all(page.encode_to_bytes())
+        };
+        assert!(read(1, None, &[1, 3]).is_ok());
+        assert!(read(1, None, &[3, 1]).is_err());
+        assert!(read(1, None, &[2, 2]).is_err());
+        assert!(read(2, None, &[1]).is_err());
+        assert!(read(1, Some(2), &[2]).is_err());
     }
 
     #[test]

@@ -168,6 +168,20 @@ macro_rules! pointers {
 }
 pointers! { Box Arc }
 
+/// An enumeration whose variants stand in a message among those of another one, behind the bytes
+/// that the other one gives them.
+pub trait Variants: Sized {
+    /// Which variant it is, from 0.
+    fn number(&self) -> usize;
+    /// Appends it.
+    fn put(&self, writer: &mut Writer<'_>);
+    /// Reads the variant of this number.
+    ///
+    /// # Errors
+    /// On bytes that [`Self::put`] could not have written.
+    fn get(number: usize, reader: &mut Reader) -> Result<Self, DecodeError>;
+}
+
 /// Another way than its type's own for a field to stand in a message.
 pub trait Codec<T> {
     /// The least number of bytes that it takes, for lists of it.
@@ -365,7 +379,8 @@ impl<T: Field + Default + PartialEq> Codec<T> for Trailing {
 /// ([`Field`]) or `as` a [`Codec`] does. A variant of an enumeration stands behind the byte that is
 /// written before it; of several rows for one variant, the first whose condition holds is written.
 /// `[n]` is the least number of bytes that the value takes. `where check` names a function that
-/// says of a value that was read whether it can be.
+/// says of a value that was read whether it can be. A first row `[6, 9] = Name(variants)`
+/// gives the [`Variants`] in a variant a byte each.
 ///
 /// ```
 /// use quintet_replica::{Slot, Wire};
@@ -385,9 +400,19 @@ impl<T: Field + Default + PartialEq> Codec<T> for Trailing {
 ///     Fetch(Range),
 ///     Heartbeat,
 ///     Trimmed { first: Slot, until: Option<Slot> },
+///     Vote(Vote),
+/// }
+/// #[derive(Debug, PartialEq)]
+/// pub enum Vote {
+///     Request { round: u64 },
+///     Grant { round: u64 },
+/// }
+/// quintet_replica::wire! {
+///     variants Vote { 0 = Request { round }, 1 = Grant { round } }
 /// }
 /// quintet_replica::wire! {
 ///     enum Message {
+///         [3, 5] = Vote(variants),
 ///         0 = Fetch(range),
 ///         1 = Trimmed { first, until as quintet_replica::OrZero },
 ///         2 = Heartbeat,
@@ -395,6 +420,9 @@ impl<T: Field + Default + PartialEq> Codec<T> for Trailing {
 /// }
 /// let bytes = Message::Trimmed { first: Slot(3), until: None }.encode_to_bytes();
 /// assert_eq!(bytes[..], [1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+/// let grant = Message::Vote(Vote::Grant { round: 7 });
+/// assert_eq!(grant.encode_to_bytes()[..2], [5, 7]);
+/// assert_eq!(Message::decode_all(grant.encode_to_bytes()), Ok(grant));
 /// let backwards = Range { first: Slot(3), last: Slot(2) };
 /// assert!(Message::decode_all(Message::Fetch(backwards).encode_to_bytes()).is_err());
 /// ```
@@ -410,11 +438,11 @@ macro_rules! wire {
     };
 
     (
-        struct $name:ident $([$least:expr])? {
+        struct $name:ident $(<$entry:ident>)? $([$least:expr])? {
             $($field:ident $(as $codec:ty)?),* $(,)?
         } $(where $valid:path)?
     ) => {
-        impl $crate::Wire for $name {
+        impl $(<$entry: $crate::Wire>)? $crate::Wire for $name $(<$entry>)? {
             $(const SIZE_MIN: usize = $least;)?
             fn encode(&self, writer: &mut $crate::Writer<'_>) {
                 $($crate::wire!(@put &self.$field, writer $(, $codec)?);)*
@@ -431,6 +459,7 @@ macro_rules! wire {
 
     (
         enum $name:ident $([$least:expr])? {
+            $([$($inner_tag:literal),+] = $inner:ident(variants),)?
             $($tag:literal = $variant:ident
                 $({ $($field:ident $(as $codec:ty)?),* $(,)? })?
                 $(( $($item:ident $(as $item_codec:ty)?),* ))?
@@ -447,6 +476,10 @@ macro_rules! wire {
                         $($($crate::wire!(@put $field, writer $(, $codec)?);)*)?
                         $($($crate::wire!(@put $item, writer $(, $item_codec)?);)*)?
                     })*
+                    $(Self::$inner(it) => {
+                        writer.u8([$($inner_tag),+][$crate::Variants::number(it)]);
+                        $crate::Variants::put(it, writer);
+                    })?
                 }
             }
             fn decode(reader: &mut $crate::Reader) -> Result<Self, $crate::DecodeError> {
@@ -455,12 +488,47 @@ macro_rules! wire {
                     $($tag => Self::$variant
                         $({ $($field: $crate::wire!(@get $field, reader $(, $codec)?)),* })?
                         $(( $($crate::wire!(@get $item, reader $(, $item_codec)?)),* ))?,)*
+                    $(tag @ ($($inner_tag)|+) => {
+                        let mut tags = [$($inner_tag),+].into_iter();
+                        let number = tags.position(|it| it == tag).unwrap_or_default();
+                        Self::$inner($crate::Variants::get(number, reader)?)
+                    })?
                     _ => return Err($crate::DecodeError::Bad(TAG)),
                 };
                 $(if !$valid(&value) {
                     return Err($crate::DecodeError::Bad(stringify!($name)));
                 })?
                 Ok(value)
+            }
+        }
+    };
+
+    (variants $name:ident $(<$entry:ident>)? {
+        $($number:literal = $variant:ident { $($field:ident $(as $codec:ty)?),* $(,)? }),* $(,)?
+    }) => {
+        impl $(<$entry: $crate::Wire>)? $crate::Variants for $name $(<$entry>)? {
+            fn number(&self) -> usize {
+                match self {
+                    $(Self::$variant { .. } => $number,)*
+                }
+            }
+            fn put(&self, writer: &mut $crate::Writer<'_>) {
+                match self {
+                    $(Self::$variant { $($field),* } => {
+                        $($crate::wire!(@put $field, writer $(, $codec)?);)*
+                    })*
+                }
+            }
+            fn get(
+                number: usize,
+                reader: &mut $crate::Reader,
+            ) -> Result<Self, $crate::DecodeError> {
+                Ok(match number {
+                    $($number => Self::$variant {
+                        $($field: $crate::wire!(@get $field, reader $(, $codec)?)),*
+                    },)*
+                    _ => return Err($crate::DecodeError::Bad(stringify!($name))),
+                })
             }
         }
     };

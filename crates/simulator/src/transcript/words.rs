@@ -5,8 +5,9 @@
 //!      ──(show ballot first)──► Accept(ballot {round 1, owner 0}, first 1)
 //! ```
 
-/// The name that a message's text begins with.
+/// The name that a message's text begins with; a message of an election has its own.
 pub(super) fn name(text: &str) -> &str {
+    let text = text.strip_prefix("Election(").unwrap_or(text);
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
     &text[..end.unwrap_or(text.len())]
 }
@@ -95,6 +96,7 @@ mod tests {
     fn messages_are_shown_with_the_fields_that_are_wanted() {
         let fields = ["first", "ballot", "until", "all", "no_such"].map(String::from);
         assert_eq!(name(TEXT), "Accept");
+        assert_eq!(name("Election(Stand { round: 1 })"), "Stand");
         assert_eq!(short(TEXT, &[]), "Accept");
         assert_eq!(
             short(TEXT, &fields),

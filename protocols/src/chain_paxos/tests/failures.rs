@@ -7,7 +7,7 @@ use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     BatchId, CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, Slot, Wire,
-    parts::{Ballot, Decisions},
+    parts::{Ballot, Decisions, ElectionMessage as Election},
 };
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
@@ -212,7 +212,11 @@ fn leader_raises_its_ballot_for_a_waiting_member() {
     group.run(MS * 300);
     let ballot = group.replica(0).ballots.promised().next(ReplicaId(2));
     let from = Slot(1);
-    group.deliver(Packet::new(2, 1, &Message::Prepare { ballot, from }));
+    group.deliver(Packet::new(
+        2,
+        1,
+        &Message::Election(Election::Prepare { ballot, from }),
+    ));
     group.network.clear();
     // It lacks an entry now, which it would reject under the old ballot.
     assert!(write_within(&mut group, 0, MS * 500));
@@ -648,7 +652,7 @@ fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_
     let asked = |group: &mut Group| {
         group.fire(2, Timer::Election);
         let asks = |packet: &Packet<_>| match packet.message() {
-            Message::PreVote { ballot, .. } => Some(ballot),
+            Message::Election(Election::PreVote { ballot, .. }) => Some(ballot),
             _ => None,
         };
         group.network.iter().find_map(asks)
@@ -657,13 +661,13 @@ fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_
     group.cut.remove(&(1, 2));
     let ballot = asked(&mut group).expect("nobody led for long");
     group.network.clear();
-    let refused = Message::PreVoteOk {
+    let refused = Message::Election(Election::PreVoteOk {
         ballot,
         granted: false,
         promised: group.replica(0).ballots.promised(),
         first: Slot(5000),
         decisions: Decisions::default(),
-    };
+    });
     group.deliver(Packet::new(0, 2, &refused));
     assert_eq!(group.replica(2).catch_up.fetching().asked(), None);
     group.deliver(Packet::new(1, 2, &refused));
@@ -699,13 +703,13 @@ fn candidate_soon_asks_again_above_the_promise_that_refuses_it() {
         round: 9,
         owner: ReplicaId(2),
     };
-    let refused = Message::PreVoteOk {
+    let refused = Message::Election(Election::PreVoteOk {
         ballot: ask,
         granted: false,
         promised,
         first: Slot(1),
         decisions: Decisions::default(),
-    };
+    });
     group.deliver(Packet::new(2, 1, &refused));
     group.run(Config::default().heartbeat * 3);
     assert!(asks(&group, promised.next(ReplicaId(1))));
@@ -801,7 +805,11 @@ fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
         group.members[usize::from(id)].slow_state = true;
         let from = base.next();
         let chain = chain.clone();
-        group.deliver(Packet::new(0, id, &Message::Prepare { ballot, from }));
+        group.deliver(Packet::new(
+            0,
+            id,
+            &Message::Election(Election::Prepare { ballot, from }),
+        ));
         group.sync(id);
         let skip = Message::Skip {
             ballot,
@@ -924,9 +932,11 @@ fn votes_on_this_side_of_a_long_gap_are_told_to_candidates() {
     group.start(1);
     group.isolate(1);
     group.members[1].slow_state = true;
-    let prepare = |ballot| Message::Prepare {
-        ballot,
-        from: first,
+    let prepare = |ballot| {
+        Message::Election(Election::Prepare {
+            ballot,
+            from: first,
+        })
     };
     group.deliver(Packet::new(0, 1, &prepare(ballot)));
     group.sync(1);
@@ -945,9 +955,9 @@ fn votes_on_this_side_of_a_long_gap_are_told_to_candidates() {
         group.deliver(Packet::new(0, 1, &prepare(ballot)));
         group.sync(1);
         let promise = |packet: &Packet<_>| match packet.message() {
-            Message::Promise {
-                first, accepted, ..
-            } => Some((first, accepted.len() as u64)),
+            Message::Election(Election::Promise { page, .. }) => {
+                Some((page.first, page.accepted.len() as u64))
+            }
             _ => None,
         };
         let promise = group.network.iter().rev().find_map(promise);

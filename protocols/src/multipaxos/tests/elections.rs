@@ -2,13 +2,13 @@
 
 use super::group::{Group, MS, Packet, assert_converged};
 use crate::multipaxos::{
-    Accepted, Config, Message, Proposal, Value,
+    Config, Message, Proposal, Value,
     replica::{Role, Timer},
 };
 use alloc::vec::Vec;
 use quintet_replica::{
     Bytes, CommandTime, Control, Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot,
-    parts::{Ballot, Decisions},
+    parts::{Ballot, Decisions, ElectionMessage as Election, Held, PromisePage},
 };
 
 fn group(members: usize) -> Group {
@@ -101,16 +101,15 @@ fn a_voter_with_a_leader_refuses_a_pre_vote() {
         &mut group,
         2,
         1,
-        &Message::PreVote {
+        &Message::Election(Election::PreVote {
             ballot: ballot(9, 2),
             committed: Slot(0),
-        },
+        }),
     );
-    assert!(
-        sent(&group)
-            .iter()
-            .any(|m| matches!(m, Message::PreVoteOk { granted: false, .. }))
-    );
+    assert!(sent(&group).iter().any(|m| matches!(
+        m,
+        Message::Election(Election::PreVoteOk { granted: false, .. })
+    )));
     assert_eq!(
         group.replica(1).ballots.promised(),
         ballot(1, 0),
@@ -152,13 +151,13 @@ fn vote_lost_on_restart() {
         &mut group,
         2,
         1,
-        &Message::Prepare {
+        &Message::Election(Election::Prepare {
             ballot: ballot(5, 2),
             from: Slot(1),
-        },
+        }),
     );
     group.idle(1);
-    let promises = |m: &Message| matches!(m, Message::Promise { .. });
+    let promises = |m: &Message| matches!(m, Message::Election(Election::Promise { .. }));
     assert!(!sent(&group).iter().any(promises), "not on disk yet");
     group.sync(1);
     assert!(sent(&group).iter().any(promises));
@@ -169,15 +168,15 @@ fn vote_lost_on_restart() {
         &mut group,
         0,
         1,
-        &Message::Prepare {
+        &Message::Election(Election::Prepare {
             ballot: ballot(4, 0),
             from: Slot(1),
-        },
+        }),
     );
     assert!(
         sent(&group)
             .iter()
-            .any(|m| matches!(m, Message::Reject { .. }))
+            .any(|m| matches!(m, Message::Election(Election::Reject { .. })))
     );
 }
 
@@ -212,17 +211,17 @@ fn accept_must_raise_promise() {
         &mut group,
         0,
         1,
-        &Message::Prepare {
+        &Message::Election(Election::Prepare {
             ballot: ballot(6, 0),
             from: Slot(1),
-        },
+        }),
     );
     send(&mut group, 0, 1, &accept(ballot(1, 0), 1, &[2]));
     group.sync(1);
     group.idle(1);
     let refusals = sent(&group)
         .iter()
-        .filter(|m| matches!(m, Message::Reject { .. }))
+        .filter(|m| matches!(m, Message::Election(Election::Reject { .. })))
         .count();
     assert_eq!(refusals, 2);
     assert_eq!(
@@ -244,13 +243,13 @@ fn candidate(group: &mut Group) -> Ballot {
         ..ask
     };
     for voter in [2, 3] {
-        let vote = Message::PreVoteOk {
+        let vote = Message::Election(Election::PreVoteOk {
             ballot: ask,
             granted: true,
             promised: ballot(1, 0),
             first: Slot(1),
             decisions: Decisions::default(),
-        };
+        });
         send(group, voter, 1, &vote);
     }
     group.sync(1);
@@ -263,23 +262,23 @@ fn candidate(group: &mut Group) -> Ballot {
 }
 
 fn promise(ballot: Ballot, accepted: &[(u64, Ballot, u8)]) -> Message {
-    Message::Promise {
-        ballot,
-        incarnation: Incarnation(1),
+    let held = |&(slot, ballot, byte): &(u64, Ballot, u8)| {
+        let entry = value(byte);
+        (Slot(slot), Held { ballot, entry })
+    };
+    let page = PromisePage {
         from: Slot(1),
         until: None,
         committed: Slot(0),
         first: Slot(1),
         decisions: Decisions::default(),
-        accepted: accepted
-            .iter()
-            .map(|(slot, ballot, byte)| Accepted {
-                slot: Slot(*slot),
-                ballot: *ballot,
-                entry: value(*byte),
-            })
-            .collect(),
-    }
+        accepted: accepted.iter().map(held).collect(),
+    };
+    Message::Election(Election::Promise {
+        ballot,
+        incarnation: Incarnation(1),
+        page,
+    })
 }
 
 #[test]
@@ -424,12 +423,14 @@ fn candidate_fetches_state_when_too_many_refuse_its_pre_vote() {
         assert_eq!(group.status(1).role, "candidate");
         group.replica(1).ballots.promised().next(ReplicaId(1))
     };
-    let vote = |ask, first| Message::PreVoteOk {
-        ballot: ask,
-        granted: first == 0,
-        promised: ballot(1, 0),
-        first: Slot(first),
-        decisions: Decisions::default(),
+    let vote = |ask, first| {
+        Message::Election(Election::PreVoteOk {
+            ballot: ask,
+            granted: first == 0,
+            promised: ballot(1, 0),
+            first: Slot(first),
+            decisions: Decisions::default(),
+        })
     };
     let mut three = group(3);
     let ask = asks(&mut three);
@@ -469,13 +470,13 @@ fn candidate_soon_asks_again_above_the_promise_that_refuses_it() {
     };
     let ask = group.replica(1).ballots.promised().next(ReplicaId(1));
     assert!(asks(&group, ask));
-    let refused = Message::PreVoteOk {
+    let refused = Message::Election(Election::PreVoteOk {
         ballot: ask,
         granted: false,
         promised: ballot(9, 2),
         first: Slot(1),
         decisions: Decisions::default(),
-    };
+    });
     send(&mut group, 2, 1, &refused);
     group.run(Config::default().heartbeat * 3);
     assert!(asks(&group, ballot(10, 1)));

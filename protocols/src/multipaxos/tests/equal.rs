@@ -4,7 +4,7 @@ use super::group::{Group, MS, Packet};
 use crate::multipaxos::{Config, Message};
 use quintet_replica::{
     Control, Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot,
-    parts::{Ballot, Decisions},
+    parts::{Ballot, Decisions, ElectionMessage as Election},
 };
 
 const FIRST: Ballot = Ballot {
@@ -54,9 +54,14 @@ fn ballot_that_is_promised_is_not_offered_again() {
     let answer = |group: &mut Group, ballot| {
         group.network.clear();
         let committed = group.status(1).committed;
-        send(group, 2, 1, &Message::PreVote { ballot, committed });
+        send(
+            group,
+            2,
+            1,
+            &Message::Election(Election::PreVote { ballot, committed }),
+        );
         let granted = |packet: &Packet| match packet.message() {
-            Message::PreVoteOk { granted, .. } => Some(granted),
+            Message::Election(Election::PreVoteOk { granted, .. }) => Some(granted),
             _ => None,
         };
         group.network.iter().find_map(granted)
@@ -110,9 +115,11 @@ fn state_that_is_no_newer_leaves_the_log_alone() {
 #[test]
 fn refusal_in_favour_of_leader_s_own_ballot_does_not_depose_it() {
     let mut group = group();
-    let refusal = |promised| Message::Reject {
-        ballot: FIRST,
-        promised,
+    let refusal = |promised| {
+        Message::Election(Election::Reject {
+            ballot: FIRST,
+            promised,
+        })
     };
     send(&mut group, 1, 0, &refusal(FIRST));
     assert_eq!(group.leaders(), [0]);

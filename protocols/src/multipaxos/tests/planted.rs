@@ -7,7 +7,10 @@ use crate::{
     multipaxos::{Config, Message, MultiPaxos, Plant, replica::Timer},
 };
 use alloc::vec::Vec;
-use quintet_replica::{Durability, Event, Link, Options, Peer, ReplicaId, parts::Ballot};
+use quintet_replica::{
+    Durability, Event, Link, Options, Peer, ReplicaId,
+    parts::{Ballot, ElectionMessage as Election},
+};
 
 const FOUND_HERE: [Plant; 6] = [
     Plant::MinorityCommits,
@@ -53,7 +56,7 @@ fn leaders_after_a_refusal(plant: Option<Plant>) -> Vec<u16> {
         round: ballot.round + 1,
         owner: ReplicaId(2),
     };
-    let refusal = Message::Reject { ballot, promised };
+    let refusal = Message::Election(Election::Reject { ballot, promised });
     group.deliver(Packet::new(2, 1, &refusal));
     group.settle();
     group.leaders()

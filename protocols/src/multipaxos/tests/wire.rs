@@ -2,13 +2,13 @@
 
 use crate::{
     group::Encodings,
-    multipaxos::message::{Accepted, Message, Part, Promised, Proposal, Record, Summary, Value},
+    multipaxos::message::{Message, Part, Promised, Proposal, Record, Summary, Value},
     sadl::{self, Head, Name, Range},
 };
 use alloc::vec::Vec;
 use quintet_replica::{
     Bytes, CommandTime, Incarnation, ReplicaId, Slot, Wire,
-    parts::{Ballot, Decisions},
+    parts::{Ballot, Decisions, ElectionMessage as Election, Held, PromisePage},
 };
 
 fn every_kind() -> Vec<Message> {
@@ -33,10 +33,17 @@ fn every_kind() -> Vec<Message> {
         time: CommandTime(9),
         value: Value::Named(first),
     };
-    let accepted = Accepted {
-        slot,
+    let held = Held {
         ballot,
         entry: proposal.clone(),
+    };
+    let page = PromisePage {
+        from: slot,
+        until: Some(Slot(6)),
+        committed: Slot(4),
+        first: Slot(1),
+        decisions: decisions.clone(),
+        accepted: alloc::vec![(slot, held)],
     };
     let mut all = alloc::vec![
         Message::Forward {
@@ -69,38 +76,33 @@ fn every_kind() -> Vec<Message> {
             confirm: 2,
             stamp: 1,
         },
-        Message::Reject {
+        Message::Election(Election::Reject {
             ballot,
             promised: ballot
-        },
+        }),
         Message::Trimmed {
             ballot,
             first: slot,
             decisions: decisions.clone()
         },
-        Message::PreVote {
+        Message::Election(Election::PreVote {
             ballot,
             committed: slot
-        },
-        Message::PreVoteOk {
+        }),
+        Message::Election(Election::PreVoteOk {
             ballot,
             granted: true,
             promised: ballot,
             first: slot,
             decisions: decisions.clone()
-        },
-        Message::Prepare { ballot, from: slot },
-        Message::Promise {
+        }),
+        Message::Election(Election::Prepare { ballot, from: slot }),
+        Message::Election(Election::Promise {
             ballot,
             incarnation: Incarnation(1),
-            from: slot,
-            until: Some(Slot(6)),
-            committed: Slot(4),
-            first: Slot(1),
-            decisions: decisions.clone(),
-            accepted: alloc::vec![accepted],
-        },
-        Message::Stand { ballot },
+            page,
+        }),
+        Message::Election(Election::Stand { ballot }),
         Message::ReadIndex { round: 8 },
         Message::ReadIndexOk {
             round: 8,
@@ -189,38 +191,4 @@ fn encodings_stay_as_they_are_and_say_nothing_of_dissemination_where_there_is_no
         260_901_642_721_366_765_267_314_261_401_666_372_616
     );
     assert_eq!(size_of::<Value>(), size_of::<Bytes>(), "names take no room");
-}
-
-#[test]
-fn promise_out_of_order_or_out_of_its_page_is_refused() {
-    let ballot = Ballot {
-        round: 7,
-        owner: ReplicaId(2),
-    };
-    let page = |from, until: Option<u64>, slots: &[u64]| Message::Promise {
-        ballot,
-        incarnation: Incarnation(1),
-        from: Slot(from),
-        until: until.map(Slot),
-        committed: Slot(0),
-        first: Slot(1),
-        decisions: Decisions::default(),
-        accepted: slots
-            .iter()
-            .map(|slot| Accepted {
-                slot: Slot(*slot),
-                ballot,
-                entry: Proposal {
-                    time: CommandTime(1),
-                    value: Value::Batch(Bytes::new()),
-                },
-            })
-            .collect(),
-    };
-    let read = |message: Message| Message::decode_all(message.encode_to_bytes());
-    assert!(read(page(1, None, &[1, 3])).is_ok());
-    assert!(read(page(1, None, &[3, 1])).is_err());
-    assert!(read(page(1, None, &[2, 2])).is_err());
-    assert!(read(page(2, None, &[1])).is_err());
-    assert!(read(page(1, Some(2), &[2])).is_err());
 }
