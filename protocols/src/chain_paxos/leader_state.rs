@@ -5,7 +5,7 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     ReplicaId, ReplicaSet, Slot, Time,
-    parts::{RequestQueue, Transfer, Window},
+    parts::{RequestQueue, Transfer, Window, digest},
 };
 
 /// What a joiner has been sent.
@@ -153,7 +153,6 @@ impl LeaderState {
 
     pub fn digest(&self) -> u64 {
         let (looped, _) = self.rounds.looped();
-        (looped ^ (self.queue.bytes() as u64) << 20 ^ self.window.len() as u64)
-            .wrapping_mul(0x0000_0100_0000_01b3)
+        digest([looped, self.queue.bytes() as u64, self.window.len() as u64])
     }
 }

@@ -11,8 +11,8 @@ use quintet_replica::{
     Context, Control, FrontendId, Incarnation, Info, Lane, Level, Link, Options, PersistId,
     Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{
-        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Election,
-        Housekeeping, KeptRequests, LeaderWatch, Member, Observed, PhaseOne, admit, digest,
+        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, Election, Housekeeping,
+        KeptRequests, LeaderWatch, Member, Observed, PhaseOne, admit,
     },
 };
 
@@ -427,27 +427,10 @@ impl Protocol for ChainPaxos {
         let role = match &self.role {
             Role::Follower => 1,
             Role::Candidate(..) => 2,
-            Role::Leader(lead) => 3 + lead.digest(),
+            Role::Leader(lead) => lead.digest(),
         };
-        let words = [
-            role,
-            self.ballots.promised().round,
-            u64::from(self.ballots.promised().owner.0),
-            self.ballots.durable().round,
-            self.log.first().0,
-            self.log.end().0,
-            self.log.bytes() as u64,
-            self.log.held().0,
-            self.log.durable().0,
+        let own = [
             self.agreement.agreed().0,
-            self.log.committed().0,
-            self.log.executed().0,
-            self.log.executed_done().0,
-            self.log.time_seen().0,
-            self.leader.received_at().0,
-            self.leader
-                .leader()
-                .map_or(0, |leader| u64::from(leader.0) + 1),
             self.agreement.round().number,
             self.downstream.next().0,
             self.chain.working().slot.0,
@@ -455,7 +438,7 @@ impl Protocol for ChainPaxos {
             self.requests.bytes() as u64,
             self.reads.len() as u64,
         ];
-        digest(DIGEST_BASIS, 23, &words)
+        self.election_digest(role, &own)
     }
 
     fn assert_invariants(&self) {

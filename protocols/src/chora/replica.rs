@@ -19,7 +19,7 @@ use alloc::{format, string::ToString, vec, vec::Vec};
 use quintet_replica::{
     Context, Control, FrontendId, Info, Link, Options, PersistId, Protocol, Recovered, ReplicaId,
     ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Asked, AttachedFrontend, Coordination, DIGEST_BASIS, Housekeeping, Member, digest},
+    parts::{Asked, AttachedFrontend, Coordination, Housekeeping, Member, digest},
 };
 
 /// Any replica takes requests and answers them, so the shared frontend is all that it needs.
@@ -469,7 +469,7 @@ impl Protocol for Chora {
             self.relay.kept.len() as u64,
             self.pulse.rounds.round(),
         ];
-        digest(DIGEST_BASIS, 0, &words)
+        digest(words)
     }
 
     fn assert_invariants(&self) {

@@ -2,7 +2,7 @@
 
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
-use quintet_replica::{ReplicaId, ReplicaSet, Time};
+use quintet_replica::{ReplicaId, ReplicaSet, Time, parts::digest};
 
 /// See the module.
 #[derive(Hash)]
@@ -91,6 +91,6 @@ impl Failures {
     }
 
     pub fn digest(&self) -> u64 {
-        self.heard.iter().fold(0, |sum, at| sum ^ at.0)
+        digest(self.heard.iter().map(|at| at.0))
     }
 }

@@ -466,7 +466,7 @@ impl Protocol for Derecho {
             stream.reads.len() as u64,
             self.failures.digest(),
         ];
-        digest(self.sst.digest(self.me.id()), 23, &words)
+        digest(words.into_iter().chain(self.sst.control_words()))
     }
 
     fn assert_invariants(&self) {

@@ -340,19 +340,12 @@ impl Table {
         ranges
     }
 
-    pub fn digest(&self, me: ReplicaId) -> u64 {
+    /// The words that members agree by, row by row.
+    pub fn control_words(&self) -> impl Iterator<Item = u64> + '_ {
         let area = self.layout.area(self.view) as usize;
-        let control = self.layout.ring() as usize;
-        let mut hash = self.view;
-        for (of, row) in self.rows.iter().enumerate() {
-            for word in &row[area..area + control] {
-                hash = (hash ^ word)
-                    .wrapping_mul(0x0000_0100_0000_01b3)
-                    .rotate_left(11);
-            }
-            hash ^= u64::from(of == me.index());
-        }
-        hash
+        let control = area..area + self.layout.ring() as usize;
+        let rows = self.rows.iter();
+        rows.flat_map(move |row| row[control.clone()].iter().copied())
     }
 }
 

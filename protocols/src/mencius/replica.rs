@@ -11,8 +11,7 @@ use quintet_replica::{
     Context, Control, FrontendId, Info, Link, Options, PersistId, Protocol, Recovered, ReplicaId,
     Setup, Slot, Status, Time, Wake,
     parts::{
-        Admitted, AttachedFrontend, Coordination, DIGEST_BASIS, Housekeeping, Member, StateFetch,
-        admit, digest,
+        Admitted, AttachedFrontend, Coordination, Housekeeping, Member, StateFetch, admit, digest,
     },
 };
 
@@ -361,7 +360,7 @@ impl Protocol for Mencius {
             self.revocations.len() as u64,
             self.relay.kept.len() as u64,
         ];
-        digest(DIGEST_BASIS, 0, &words)
+        digest(words)
     }
 
     fn assert_invariants(&self) {

@@ -6,7 +6,7 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Incarnation, ReplicaId, Slot, Time,
-    parts::{RequestQueue, Transfer, Window},
+    parts::{RequestQueue, Transfer, Window, digest},
 };
 use smallvec::SmallVec;
 
@@ -182,9 +182,10 @@ impl LeaderState {
     }
 
     pub fn digest(&self) -> u64 {
-        self.peers.iter().fold(self.reads.number(), |hash, peer| {
-            (hash ^ peer.next().0 ^ (peer.durable().0 << 20)).wrapping_mul(0x0000_0100_0000_01b3)
-        }) ^ (self.queue.bytes() as u64)
+        let own = [self.reads.number(), self.queue.bytes() as u64];
+        let peers = self.peers.iter();
+        let peers = peers.flat_map(|peer| [peer.next().0, peer.durable().0]);
+        digest(own.into_iter().chain(peers))
     }
 
     pub fn assert_invariants(&self, members: usize, end: Slot) {

@@ -12,9 +12,8 @@ use quintet_replica::{
     Bytes, CommandTime, Context, Control, FrontendId, Incarnation, Info, Level, Link, Options,
     PersistId, Protocol, Recovered, ReplicaId, Setup, Slot, Status, Time, Wake,
     parts::{
-        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, DIGEST_BASIS, Election,
-        Housekeeping, Incarnations, KeptRequests, LeaderWatch, Member, Observed, PhaseOne,
-        StateFetch, admit, digest,
+        AcceptorLog, Admitted, AttachedFrontend, Ballot, Ballots, Election, Housekeeping,
+        Incarnations, KeptRequests, LeaderWatch, Member, Observed, PhaseOne, StateFetch, admit,
     },
 };
 
@@ -463,32 +462,15 @@ impl Protocol for MultiPaxos {
         let role = match &self.role {
             Role::Follower => 1,
             Role::Candidate(_) => 2,
-            Role::Leader(lead) => 3 + lead.digest(),
+            Role::Leader(lead) => lead.digest(),
             Role::Recovering(_) => 4,
         };
-        let words = [
-            role,
-            self.ballots.promised().round,
-            u64::from(self.ballots.promised().owner.0),
-            self.ballots.durable().round,
-            self.log.first().0,
-            self.log.end().0,
-            self.log.bytes() as u64,
-            self.log.held().0,
-            self.log.durable().0,
-            self.log.committed().0,
-            self.log.executed().0,
-            self.log.executed_done().0,
-            self.log.time_seen().0,
-            self.leader.received_at().0,
-            self.leader
-                .leader()
-                .map_or(0, |leader| u64::from(leader.0) + 1),
+        let own = [
             self.requests.len() as u64,
             self.requests.bytes() as u64,
             self.reads.len() as u64,
         ];
-        digest(DIGEST_BASIS, 23, &words)
+        self.election_digest(role, &own)
     }
 
     fn assert_invariants(&self) {

@@ -2,16 +2,16 @@
 
 use super::{
     Config, Frontend, Message, Part, Promised, Record, ReplyHeader, Standing, Summary,
-    changing::Changing, conflict::mixed_wide, crash_vector::CrashVector, joining::Joining,
-    leader_state::LeaderState, log::Log, placements::Placements, plant::Plant, receiver::Receiver,
-    replies::Replies, view_state::ViewState,
+    changing::Changing, crash_vector::CrashVector, joining::Joining, leader_state::LeaderState,
+    log::Log, placements::Placements, plant::Plant, receiver::Receiver, replies::Replies,
+    view_state::ViewState,
 };
 use alloc::{format, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Context, Control, FrontendId, Incarnation, Info, Lane, Link, Options, PersistId, Protocol,
     Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Member, StateFetch, StateLoss, Timing},
+    parts::{Member, StateFetch, StateLoss, Timing, digest},
 };
 
 /// What a replica is doing.
@@ -375,7 +375,7 @@ impl Protocol for Nezha {
             Phase::Recovering(_) => 4,
         };
         let (early, late) = self.log.buffered();
-        mixed_wide(&[
+        digest([
             self.view.number(),
             self.view.number_normal(),
             phase,
@@ -388,7 +388,7 @@ impl Protocol for Nezha {
             late as u64,
             self.lives.hash(),
             self.log.known_len() as u64,
-        ]) as u64
+        ])
     }
 
     fn assert_invariants(&self) {

@@ -5,7 +5,10 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
-use quintet_replica::{Bytes, ReplicaId, ReplicaSet, Time, parts::Tally};
+use quintet_replica::{
+    Bytes, ReplicaId, ReplicaSet, Time,
+    parts::{Tally, digest},
+};
 
 /// An own block that nothing was lost of is sent again when it has been spoken of so often.
 const SAID_MIN: u32 = 4;
@@ -218,7 +221,8 @@ impl Fallback {
 
     pub fn digest(&self) -> u64 {
         let levels = self.own.iter().flatten().count() as u64;
-        levels * 7 + self.fall.len() as u64 * 31 + u64::from(self.completed)
+        let fall = self.fall.len() as u64;
+        digest([levels, fall, u64::from(self.completed)])
     }
 
     pub fn assert_invariants(&self, view: u64, id: ReplicaId) {

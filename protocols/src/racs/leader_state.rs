@@ -6,7 +6,7 @@ use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Bytes, ReplicaId, ReplicaSet, Time,
-    parts::{RequestQueue, Window},
+    parts::{RequestQueue, Window, digest},
 };
 
 /// See the module.
@@ -163,7 +163,7 @@ impl LeaderState {
 
     pub fn digest(&self) -> u64 {
         let votes = self.votes.iter().flatten().sum::<u64>();
-        (self.queue.bytes() as u64) ^ (votes << 20) ^ u64::from(self.open)
+        digest([self.queue.bytes() as u64, votes, u64::from(self.open)])
     }
 
     pub fn assert_invariants(&self, members: usize, view: u64, high: BlockId) {

@@ -29,10 +29,7 @@ use core::time::Duration;
 use quintet_replica::{
     Context, Control, FrontendId, Incarnation, Info, Link, Options, PersistId, Protocol, Recovered,
     ReplicaId, Setup, Slot, Status, Time, Wake,
-    parts::{
-        Admitted, AttachedFrontend, DIGEST_BASIS, Housekeeping, Member, Observed, StateLoss, admit,
-        digest,
-    },
+    parts::{Admitted, AttachedFrontend, Housekeeping, Member, Observed, StateLoss, admit, digest},
 };
 
 /// Replicas forward, propose and answer by themselves: the shared frontend is all that is needed.
@@ -609,7 +606,7 @@ impl Protocol for Racs {
     fn digest(&self) -> u64 {
         let mode = match &self.mode {
             Mode::Synchronous => 1,
-            Mode::Asynchronous(fallback) => 2 + fallback.digest(),
+            Mode::Asynchronous(fallback) => fallback.digest(),
             Mode::Recovering(_) => 3,
         };
         let root = self.tree.root();
@@ -626,7 +623,7 @@ impl Protocol for Racs {
             self.relay.kept.len() as u64,
             self.sync.lead.as_ref().map_or(0, LeaderState::digest),
         ];
-        digest(DIGEST_BASIS, 0, &words)
+        digest(words)
     }
 
     fn assert_invariants(&self) {

@@ -1,14 +1,13 @@
 //! A hash of a replica's state in a few words, for the simulator's trace.
 
-/// What an empty hash is.
-pub const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Hashes words, one after the other, into what was hashed before (FNV-1a by words; the rotation
-/// brings what high bits tell into the low ones).
+/// Hashes words, one after the other (FNV-1a by words; the rotation brings what high bits tell into
+/// the low ones).
 #[must_use]
-pub fn digest(before: u64, rotation: u32, words: &[u64]) -> u64 {
-    words.iter().fold(before, |hash, word| {
+pub fn digest(words: impl IntoIterator<Item = u64>) -> u64 {
+    words.into_iter().fold(BASIS, |hash, word| {
         let mixed = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
-        mixed.rotate_left(rotation)
+        mixed.rotate_left(23)
     })
 }

@@ -12,7 +12,7 @@
 
 use super::{
     AcceptorLog, Ballot, Ballots, Decisions, Held, LeaderWatch, LogEntry, Member, PhaseOne,
-    Progress, PromisePage, Promised, random_duration,
+    Progress, PromisePage, Promised, digest, random_duration,
 };
 use crate::{Context, Incarnation, Lane, PersistId, Protocol, ReplicaId, Slot, Time, wire};
 use alloc::collections::BTreeMap;
@@ -256,6 +256,29 @@ pub trait Election: Protocol<Message: From<ElectionMessage<<Self as Election>::E
             known.is_none_or(owns),
             "the leader owns the promised ballot"
         );
+    }
+
+    /// A digest of role, ballots, log and leader, and of words of the protocol's own.
+    fn election_digest(&self, role: u64, own: &[u64]) -> u64 {
+        let (ballots, log, leader) = (self.ballots(), self.log(), self.leader());
+        let words = [
+            role,
+            ballots.promised().round,
+            u64::from(ballots.promised().owner.0),
+            ballots.durable().round,
+            log.first().0,
+            log.end().0,
+            log.bytes() as u64,
+            log.held().0,
+            log.durable().0,
+            log.committed().0,
+            log.executed().0,
+            log.executed_done().0,
+            log.time_seen().0,
+            leader.received_at().0,
+            leader.leader().map_or(0, |leader| u64::from(leader.0) + 1),
+        ];
+        digest(words.into_iter().chain(own.iter().copied()))
     }
 
     /// When the election timer fires: whether the leader is alive. The timer is set again.

@@ -39,7 +39,7 @@ pub use contradiction::CONTRADICTION;
 pub(crate) use contradiction::contradiction;
 pub use coordination::Coordination;
 pub use decisions::Decisions;
-pub use digest::{DIGEST_BASIS, digest};
+pub use digest::digest;
 pub use election::{Election, ElectionMessage};
 pub use housekeeping::Housekeeping;
 pub use incarnations::{Incarnations, Observed};
