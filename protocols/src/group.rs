@@ -748,7 +748,7 @@ impl<P: Protocol> Group<P> {
             .driver
             .as_ref()
             .expect("it runs")
-            .status()
+            .status(GroupId(0))
     }
 
     pub fn replica(&self, id: u16) -> &P {

@@ -14,7 +14,9 @@ use alloc::{
     vec::Vec,
 };
 use core::ops::Range;
-use quintet_replica::{BatchId, Control, Durability, Event, Level, Protocol, Replica, ReplicaSet};
+use quintet_replica::{
+    BatchId, Control, Durability, Event, GroupId, Level, Protocol, Replica, ReplicaSet,
+};
 #[cfg(feature = "plant")]
 use std::panic;
 
@@ -134,7 +136,9 @@ fn turn<P: Lives>(
                     group.run(MS * 6000);
                     let voting = |id: u16| {
                         let driver = &group.members[usize::from(id)].driver;
-                        driver.as_ref().is_some_and(|it| it.status().voting)
+                        driver
+                            .as_ref()
+                            .is_some_and(|it| it.status(GroupId(0)).voting)
                     };
                     assert!(voting(id), "{id} counts again: {:#?}", describe(group));
                 }

@@ -338,7 +338,7 @@ fn boundary_page_lists_each_call() {
     let calls: Vec<_> = calls
         .split("pub fn ")
         .skip(1)
-        .filter_map(|call| call.split('(').next())
+        .filter_map(|call| call.split(['(', '<']).next())
         .collect();
     assert!(calls.len() > 20, "found only {calls:?}");
     let page = &documents()["docs/design/boundary.md"];

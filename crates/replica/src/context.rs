@@ -2,9 +2,9 @@
 
 use crate::{
     Access, BatchId, BatchView, ClockReading, CommandId, CommandTime, Deadline, Durability, Effect,
-    FootprintVisitor, Frame, FrontendId, Incarnation, Lane, Outcome, PersistId, Protocol,
-    Recipients, ReplicaId, ReplicaSet, ReplyRoute, RequestKind, SessionId, Slot, StateMachine,
-    Time, TimerKey, TimerOwner, Wire, World, Write, Writer, put_ranges,
+    FootprintVisitor, Frame, FrontendId, GroupId, Incarnation, Lane, Outcome, PersistId, Protocol,
+    Recipients, ReplicaId, ReplicaSet, ReplyRoute, RequestKind, Role, SessionId, Slot,
+    StateMachine, Time, TimerKey, TimerOwner, Wire, World, Write, Writer, put_ranges,
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
@@ -20,37 +20,62 @@ use smallvec::SmallVec;
 pub(crate) enum Local<M> {
     ToReplica(M),
     ToFrontend(M),
+    /// To the frontend of a group: the replicas that take its requests.
+    Members(ReplicaSet),
 }
 
 /// What is allocated for frames at a time, and with how much left it is time for more.
 const SCRATCH: usize = 4096;
 const SCRATCH_MIN: usize = 256;
 
-/// What a driver keeps between events, shared by the contexts of both halves.
-pub(crate) struct Shared<M> {
-    pub id: ReplicaId,
-    pub embedded: FrontendId,
-    pub durability: Durability,
-    pub random: ChaCha8Rng,
-    pub scratch: BytesMut,
-    pub local: VecDeque<Local<M>>,
-    pub persist_next: u64,
+/// The state of one group that a driver keeps between events.
+pub(crate) struct GroupState {
+    pub id: GroupId,
+    durability: Durability,
+    /// The number of the next write.
+    persist_next: u64,
     /// Writes that the world must complete, in order; in memory durability only promises.
-    pub persist_waiting: VecDeque<PersistId>,
+    persist_waiting: VecDeque<PersistId>,
+    /// All writes up to this one are known to be durable.
+    persisted: PersistId,
+    /// The last slot that the group's executor has told.
+    pub executed: Slot,
 }
 
-impl<M> Shared<M> {
-    pub fn new(id: ReplicaId, embedded: FrontendId, durability: Durability, seed: u64) -> Self {
+impl GroupState {
+    pub const fn new(id: GroupId, durability: Durability) -> Self {
         Self {
             id,
-            embedded,
             durability,
-            random: ChaCha8Rng::seed_from_u64(seed),
-            scratch: BytesMut::new(),
-            local: VecDeque::new(),
             persist_next: 1,
             persist_waiting: VecDeque::new(),
+            persisted: PersistId(0),
+            executed: Slot(0),
         }
+    }
+
+    const fn persist_id(&mut self) -> PersistId {
+        let id = PersistId(self.persist_next);
+        self.persist_next += 1;
+        id
+    }
+
+    /// The world has made all up to this write durable.
+    pub fn on_persisted(&mut self, upto: PersistId) {
+        while self.persist_waiting.front().is_some_and(|id| *id <= upto) {
+            self.persist_waiting.pop_front();
+        }
+    }
+
+    /// The last write that is durable, if that is news.
+    pub fn newly_durable(&mut self) -> Option<PersistId> {
+        let durable = match self.persist_waiting.front() {
+            Some(first) => PersistId(first.0 - 1),
+            None => PersistId(self.persist_next - 1),
+        };
+        let news = durable > self.persisted;
+        self.persisted = durable;
+        news.then_some(durable)
     }
 
     /// The write that the world must still complete before all up to `after` are durable; none
@@ -60,6 +85,63 @@ impl<M> Shared<M> {
         waiting
             .get(waiting.partition_point(|id| *id <= after).checked_sub(1)?)
             .copied()
+    }
+
+    pub fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) {
+        hasher.write_u64(self.persisted.0);
+        hasher.write_u64(self.executed.0);
+        hasher.write_u64(self.persist_next);
+        for id in &self.persist_waiting {
+            hasher.write_u64(id.0);
+        }
+    }
+}
+
+/// What a driver keeps between events, shared by the contexts of both halves.
+pub(crate) struct Shared<M> {
+    pub id: ReplicaId,
+    pub embedded: FrontendId,
+    pub random: ChaCha8Rng,
+    pub scratch: BytesMut,
+    pub local: VecDeque<(GroupId, Local<M>)>,
+    /// The group that the driver was made for; most serve no other.
+    pub home: GroupState,
+    pub others: Vec<GroupState>,
+    /// Effects in groups other than that of the calling node.
+    pub foreign: Vec<(GroupId, Effect)>,
+}
+
+impl<M> Shared<M> {
+    pub fn new(id: ReplicaId, embedded: FrontendId, home: GroupState, seed: u64) -> Self {
+        Self {
+            id,
+            embedded,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            scratch: BytesMut::new(),
+            local: VecDeque::new(),
+            home,
+            others: Vec::new(),
+            foreign: Vec::new(),
+        }
+    }
+
+    /// The place of a group among the others; none for the driver's own.
+    ///
+    /// # Panics
+    /// When the driver serves no such group.
+    pub fn place(&self, group: GroupId) -> Option<usize> {
+        if group == self.home.id {
+            return None;
+        }
+        let place = self.others.iter().position(|other| other.id == group);
+        Some(place.expect("the driver serves this group"))
+    }
+
+    pub fn group(&mut self, group: GroupId) -> &mut GroupState {
+        match self.place(group) {
+            None => &mut self.home,
+            Some(place) => &mut self.others[place],
+        }
     }
 
     fn encode(&mut self, value: &impl Wire) -> Frame {
@@ -78,6 +160,8 @@ impl<M> Shared<M> {
 pub struct Surroundings<'a> {
     /// Time, clock, room.
     pub world: &'a dyn World,
+    /// The group whose node calls: every event concerns it.
+    pub group: GroupId,
     /// Asked only for footprints; where there is none, every two batches conflict.
     pub machine: Option<&'a dyn StateMachine>,
     /// What is being handled comes from a frontend that is part of no member.
@@ -85,11 +169,12 @@ pub struct Surroundings<'a> {
 }
 
 impl<'a> Surroundings<'a> {
-    /// A world without a state machine.
+    /// A world without a state machine, for the first group.
     #[must_use]
     pub const fn of(world: &'a dyn World) -> Self {
         Self {
             world,
+            group: GroupId(0),
             machine: None,
             from_outside: false,
         }
@@ -100,6 +185,9 @@ impl<'a> Surroundings<'a> {
 pub struct Context<'a, P: Protocol> {
     pub(crate) shared: &'a mut Shared<P::Message>,
     pub(crate) world: &'a dyn World,
+    /// The group whose node calls, and the group that effects concern.
+    pub(crate) calls: GroupId,
+    pub(crate) group: GroupId,
     pub(crate) machine: Option<&'a dyn StateMachine>,
     /// Of a message from outside; elsewhere the clock is only read when somebody asks.
     pub(crate) arrived: Option<Time>,
@@ -111,6 +199,35 @@ pub struct Context<'a, P: Protocol> {
 }
 
 impl<P: Protocol> Context<'_, P> {
+    /// The group that the event concerns, and that effects go to; always the same one for a protocol
+    /// that serves one.
+    #[must_use]
+    pub const fn group(&self) -> GroupId {
+        self.group
+    }
+
+    /// Effects of `act` concern another group that this protocol serves: its log, executor, timers
+    /// and frontend; messages arrive at that group of the peers. Their order is kept within a group,
+    /// not between groups.
+    ///
+    /// # Panics
+    /// When `act` writes, or answers the own frontend, in a group that is not in the options'
+    /// [`layout`](crate::Options::layout).
+    pub fn in_group<R>(&mut self, group: GroupId, act: impl FnOnce(&mut Self) -> R) -> R {
+        let concerned = core::mem::replace(&mut self.group, group);
+        let done = act(self);
+        self.group = concerned;
+        done
+    }
+
+    fn emit(&mut self, effect: Effect) {
+        if self.group == self.calls {
+            self.effects.push(effect);
+        } else {
+            self.shared.foreign.push((self.group, effect));
+        }
+    }
+
     /// Monotonic time, the same at every call within one handler.
     #[must_use]
     pub fn now(&self) -> Time {
@@ -164,7 +281,8 @@ impl<P: Protocol> Context<'_, P> {
     /// those that order nothing but time conflict with everything. Bytes that are no batch
     /// conflict with everything, too.
     pub fn footprint(&self, batch: &[u8], visit: &mut dyn FootprintVisitor) {
-        footprint(batch, self.machine, visit);
+        let machine = self.machine.filter(|_| self.group == self.calls);
+        footprint(batch, machine, visit);
     }
 
     /// Whether this batch of a frontend may be ordered at all: a client, or a proxy, cannot end the
@@ -212,7 +330,7 @@ impl<P: Protocol> Context<'_, P> {
             return;
         }
         let frame = self.shared.encode(message);
-        self.effects.push(Effect::Send {
+        self.emit(Effect::Send {
             to: Recipients::Replicas(to),
             lane,
             frame,
@@ -222,10 +340,11 @@ impl<P: Protocol> Context<'_, P> {
     /// Sends a message to a frontend; to the embedded one it goes without being encoded.
     pub fn send_frontend(&mut self, to: FrontendId, message: P::Message) {
         if to == self.shared.embedded {
-            self.shared.local.push_back(Local::ToFrontend(message));
+            let message = Local::ToFrontend(message);
+            self.shared.local.push_back((self.group, message));
         } else {
             let frame = self.shared.encode(&message);
-            self.effects.push(Effect::Send {
+            self.emit(Effect::Send {
                 to: Recipients::Frontend(to),
                 lane: Lane::Control,
                 frame,
@@ -247,7 +366,7 @@ impl<P: Protocol> Context<'_, P> {
     pub fn put(&mut self, to: ReplicaSet, ranges: &[(u32, &[u64])]) {
         if !to.is_empty() {
             let ranges = put_ranges(ranges);
-            self.effects.push(Effect::Put { to, ranges });
+            self.emit(Effect::Put { to, ranges });
         }
     }
 
@@ -255,9 +374,10 @@ impl<P: Protocol> Context<'_, P> {
     /// [`Protocol::on_persisted`] with at least the returned id.
     pub fn persist_promise(&mut self, promise: &P::Promise) -> PersistId {
         let bytes = self.shared.encode(promise).into_bytes();
-        let id = self.persist_id();
-        self.shared.persist_waiting.push_back(id);
-        self.effects.push(Effect::Persist {
+        let group = self.shared.group(self.group);
+        let id = group.persist_id();
+        group.persist_waiting.push_back(id);
+        self.emit(Effect::Persist {
             id,
             write: Write::Promise(bytes),
         });
@@ -267,11 +387,12 @@ impl<P: Protocol> Context<'_, P> {
     /// Appends a record to the log. In memory durability nothing is written and it counts as
     /// durable as soon as the promises before it are.
     pub fn persist(&mut self, slot: Slot, record: &P::Record) -> PersistId {
-        let id = self.persist_id();
-        if self.shared.durability == Durability::Disk {
+        let group = self.shared.group(self.group);
+        let id = group.persist_id();
+        if group.durability == Durability::Disk {
+            group.persist_waiting.push_back(id);
             let record = self.shared.encode(record).into_bytes();
-            self.shared.persist_waiting.push_back(id);
-            self.effects.push(Effect::Persist {
+            self.emit(Effect::Persist {
                 id,
                 write: Write::Record { slot, record },
             });
@@ -279,21 +400,15 @@ impl<P: Protocol> Context<'_, P> {
         id
     }
 
-    fn persist_id(&mut self) -> PersistId {
-        let id = PersistId(self.shared.persist_next);
-        self.shared.persist_next += 1;
-        id
-    }
-
     /// Records below this slot are no longer needed; a durable snapshot covers them.
     pub fn trim(&mut self, below: Slot) {
-        self.effects.push(Effect::Trim { below });
+        self.emit(Effect::Trim { below });
     }
 
     /// Fires `timer` once after `delay`; moves it when it is set.
     pub fn set_timer(&mut self, timer: P::Timer, delay: core::time::Duration) {
         let at = Deadline::At(self.now() + delay);
-        self.effects.push(Effect::SetTimer {
+        self.emit(Effect::SetTimer {
             key: replica_timer(timer),
             at,
         });
@@ -301,7 +416,7 @@ impl<P: Protocol> Context<'_, P> {
 
     /// Fires `timer` once at `at`; moves it when it is set.
     pub fn set_timer_at(&mut self, timer: P::Timer, at: Deadline) {
-        self.effects.push(Effect::SetTimer {
+        self.emit(Effect::SetTimer {
             key: replica_timer(timer),
             at,
         });
@@ -309,7 +424,7 @@ impl<P: Protocol> Context<'_, P> {
 
     /// Forgets a timer.
     pub fn cancel_timer(&mut self, timer: P::Timer) {
-        self.effects.push(Effect::CancelTimer {
+        self.emit(Effect::CancelTimer {
             key: replica_timer(timer),
         });
     }
@@ -323,7 +438,7 @@ impl<P: Protocol> Context<'_, P> {
         reply: Option<(FrontendId, P::ReplyHeader, Option<PersistId>)>,
     ) {
         let reply = reply.map(|(to, header, after)| self.route(to, &header, after));
-        self.effects.push(Effect::Execute {
+        self.emit(Effect::Execute {
             slot,
             time,
             batch,
@@ -339,7 +454,7 @@ impl<P: Protocol> Context<'_, P> {
         reply: Option<(FrontendId, P::ReplyHeader)>,
     ) {
         let reply = reply.map(|(to, header)| self.route(to, &header, None));
-        self.effects.push(Effect::Unordered { time, batch, reply });
+        self.emit(Effect::Unordered { time, batch, reply });
     }
 
     /// Runs a batch of reads once everything up to `at_least` has been executed.
@@ -352,7 +467,7 @@ impl<P: Protocol> Context<'_, P> {
         header: &P::ReplyHeader,
     ) {
         let reply = self.route(to, header, None);
-        self.effects.push(Effect::Query {
+        self.emit(Effect::Query {
             batch,
             at_least,
             stable,
@@ -371,7 +486,7 @@ impl<P: Protocol> Context<'_, P> {
         after: Option<PersistId>,
     ) {
         let reply = self.route(to, header, after);
-        self.effects.push(Effect::Replay {
+        self.emit(Effect::Replay {
             batch,
             at_least,
             reply,
@@ -387,37 +502,37 @@ impl<P: Protocol> Context<'_, P> {
         ReplyRoute {
             to,
             header: self.shared.encode(header).into_bytes(),
-            after: after.and_then(|after| self.shared.still_waiting(after)),
+            after: after.and_then(|after| self.shared.group(self.group).still_waiting(after)),
         }
     }
 
     /// Everything up to this slot is final. Only for protocols that speculate.
     pub fn stable(&mut self, slot: Slot) {
-        self.effects.push(Effect::Stable { slot });
+        self.emit(Effect::Stable { slot });
     }
 
     /// Undoes what was executed above this slot, which must not lie below what is stable. Later
     /// calls to `execute` go on from there; [`Protocol::on_rolled_back`] follows. A protocol that
     /// wants a peer's state undoes its own speculation first.
     pub fn roll_back(&mut self, slot: Slot) {
-        self.effects.push(Effect::RollBack { slot });
+        self.emit(Effect::RollBack { slot });
     }
 
     /// Takes a snapshot after the executions asked for so far, the last of which was `slot`.
     pub fn checkpoint(&mut self, slot: Slot, summary: &P::Summary) {
         let summary = self.shared.encode(summary).into_bytes();
-        self.effects.push(Effect::Checkpoint { slot, summary });
+        self.emit(Effect::Checkpoint { slot, summary });
     }
 
     /// Obtains a snapshot that covers `at_least`; ends in [`Protocol::on_installed`]. The node
     /// retries until then; a newer call replaces an older one.
     pub fn fetch_state(&mut self, from: ReplicaSet, at_least: Slot) {
-        self.effects.push(Effect::FetchState { from, at_least });
+        self.emit(Effect::FetchState { from, at_least });
     }
 
     /// Tells who takes part now.
     pub fn route_is(&mut self, slot: Slot, members: &[(ReplicaId, Incarnation)]) {
-        self.effects.push(Effect::Route {
+        self.emit(Effect::Route {
             slot,
             members: SmallVec::from_slice(members),
             agreed: true,
@@ -428,29 +543,38 @@ impl<P: Protocol> Context<'_, P> {
     /// decides must assume that it counts. Until a route from that slot on is reported, the
     /// protocol promises progress only when the present route and this one could both progress.
     pub fn route_may_become(&mut self, slot: Slot, members: &[(ReplicaId, Incarnation)]) {
-        self.effects.push(Effect::Route {
+        self.emit(Effect::Route {
             slot,
             members: SmallVec::from_slice(members),
             agreed: false,
         });
     }
 
+    /// Tells the parts in all groups but the first, for hosts and status. Frontends of groups send
+    /// to these members from here on.
+    pub fn roles_are(&mut self, view: u64, roles: Vec<Role>) {
+        let members = roles.iter();
+        let members = members.map(|role| (role.group, Local::Members(role.members)));
+        self.shared.local.extend(members);
+        self.emit(Effect::Roles { view, roles });
+    }
+
     /// Counts a rare branch. The simulator takes one whose name begins with `impossible` for a
     /// violation.
     pub fn mark(&mut self, branch: &'static str) {
-        self.effects.push(Effect::Mark(branch));
+        self.emit(Effect::Mark(branch));
     }
 
     /// A replica that started with `forgot` holds again all that it may have acknowledged, and its
     /// votes count from here on. As soon as everything persisted so far is durable, a restart is
     /// an ordinary one again.
     pub fn recovered(&mut self) {
-        self.effects.push(Effect::Recovered);
+        self.emit(Effect::Recovered);
     }
 
     /// The replica must not go on; the message says what to do.
     pub fn halt(&mut self, reason: String) {
-        self.effects.push(Effect::Halt(reason));
+        self.emit(Effect::Halt(reason));
     }
 
     /// The journal does not say what this replica has accepted: it stops.
@@ -513,10 +637,21 @@ fn footprint(batch: &[u8], machine: Option<&dyn StateMachine>, visit: &mut dyn F
 pub struct FrontendContext<'a, P: Protocol> {
     pub(crate) shared: &'a mut Shared<P::Message>,
     pub(crate) world: &'a dyn World,
+    /// The group whose node calls, and the group whose frontend this is.
+    pub(crate) calls: GroupId,
+    pub(crate) group: GroupId,
     pub(crate) effects: &'a mut Vec<Effect>,
 }
 
 impl<P: Protocol> FrontendContext<'_, P> {
+    fn emit(&mut self, effect: Effect) {
+        if self.group == self.calls {
+            self.effects.push(effect);
+        } else {
+            self.shared.foreign.push((self.group, effect));
+        }
+    }
+
     /// Monotonic time, fresh at every call.
     #[must_use]
     pub fn now(&self) -> Time {
@@ -547,7 +682,7 @@ impl<P: Protocol> FrontendContext<'_, P> {
         let others = if own { to.without(self.shared.id) } else { to };
         if !others.is_empty() {
             let frame = self.shared.encode(&message);
-            self.effects.push(if embedded {
+            self.emit(if embedded {
                 Effect::Request { to: others, frame }
             } else {
                 Effect::Send {
@@ -558,13 +693,14 @@ impl<P: Protocol> FrontendContext<'_, P> {
             });
         }
         if own {
-            self.shared.local.push_back(Local::ToReplica(message));
+            let message = Local::ToReplica(message);
+            self.shared.local.push_back((self.group, message));
         }
     }
 
     /// Ends a submission.
     pub fn done(&mut self, batch: BatchId, outcome: Outcome) {
-        self.effects.push(Effect::Done { batch, outcome });
+        self.emit(Effect::Done { batch, outcome });
     }
 
     /// Fires `timer` once at `at`; moves it when it is set.
@@ -574,7 +710,7 @@ impl<P: Protocol> FrontendContext<'_, P> {
             timer,
             generation: 0,
         };
-        self.effects.push(Effect::SetTimer {
+        self.emit(Effect::SetTimer {
             key,
             at: Deadline::At(at),
         });
@@ -587,7 +723,7 @@ impl<P: Protocol> FrontendContext<'_, P> {
             timer,
             generation: 0,
         };
-        self.effects.push(Effect::CancelTimer { key });
+        self.emit(Effect::CancelTimer { key });
     }
 }
 
@@ -663,12 +799,11 @@ mod tests {
 
     #[test]
     fn a_reply_waits_only_for_writes_that_the_world_completes() {
-        let (id, frontend) = (ReplicaId(0), FrontendId(1));
-        let mut shared = Shared::<()>::new(id, frontend, Durability::Memory, 1);
-        assert_eq!(shared.still_waiting(PersistId(3)), None, "records only");
-        shared.persist_waiting.extend([PersistId(2), PersistId(5)]);
-        assert_eq!(shared.still_waiting(PersistId(1)), None);
-        assert_eq!(shared.still_waiting(PersistId(4)), Some(PersistId(2)));
-        assert_eq!(shared.still_waiting(PersistId(5)), Some(PersistId(5)));
+        let mut group = GroupState::new(GroupId(0), Durability::Memory);
+        assert_eq!(group.still_waiting(PersistId(3)), None, "records only");
+        group.persist_waiting.extend([PersistId(2), PersistId(5)]);
+        assert_eq!(group.still_waiting(PersistId(1)), None);
+        assert_eq!(group.still_waiting(PersistId(4)), Some(PersistId(2)));
+        assert_eq!(group.still_waiting(PersistId(5)), Some(PersistId(5)));
     }
 }

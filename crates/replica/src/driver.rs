@@ -7,13 +7,16 @@
 //!                                  ▼ │ messages between the two halves of one node:
 //!                               local queue, never encoded
 //! ```
+//!
+//! Most protocols serve one group. One that serves several is called by a node of each, named in
+//! [`Surroundings`]; its effects in another group wait in [`Replica::take_foreign`].
 
 use crate::{
-    BatchId, BatchView, Bytes, Context, DecodeError, Effect, Event, Frontend, FrontendContext,
-    FrontendId, FrontendSetup, Level, Link, Outcome, Peer, PersistId, Protocol, Reader, Recovered,
-    RecoveredBytes, ReplicaId, Reply, RequestStatus, ResultsBuilder, Setup, Slot, Status,
-    Submission, Time, TimerOwner, Wake, Wire, World,
-    context::{Local, Shared, Surroundings},
+    BatchId, BatchView, Bytes, Context, DecodeError, Durability, Effect, Event, Frontend,
+    FrontendContext, FrontendId, FrontendSetup, GroupId, Layout, Level, Link, Options, Outcome,
+    Peer, PersistId, Protocol, Reader, Recovered, RecoveredBytes, ReplicaId, Reply, RequestStatus,
+    ResultsBuilder, Setup, Slot, Status, Submission, Time, TimerOwner, Wake, Wire, World,
+    context::{GroupState, Local, Shared, Surroundings},
     holds_seal,
     wire::{NUMBER_END, next_range},
 };
@@ -51,14 +54,20 @@ pub trait Replica: Send {
     /// The inbox is empty.
     fn on_idle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> Wake;
 
-    /// What the replica shows of itself.
-    fn status(&self) -> Status;
+    /// Effects in groups other than that of the calling node, in order. To be carried out after
+    /// every call, before the next.
+    fn take_foreign(&mut self, into: &mut Vec<(GroupId, Effect)>) {
+        let _ = into;
+    }
 
-    /// How many batches the embedded frontend has under way.
-    fn open(&self) -> usize;
+    /// Its status in a group.
+    fn status(&self, group: GroupId) -> Status;
+
+    /// The number of open batches of the embedded frontend of a group.
+    fn open(&self, group: GroupId) -> usize;
 
     /// As [`Frontend::take_open`].
-    fn take_open(&mut self) -> Vec<Submission>;
+    fn take_open(&mut self, group: GroupId) -> Vec<Submission>;
 
     /// A hash of the replica's state.
     fn digest(&self) -> u64;
@@ -77,9 +86,9 @@ pub trait Replica: Send {
 pub struct Driver<P: Protocol> {
     replica: P,
     frontend: P::Frontend,
+    /// Those of the other groups, in the order of `shared.others`.
+    frontends: Vec<P::Frontend>,
     shared: Shared<P::Message>,
-    persisted: PersistId,
-    last_slot_executed: Slot,
     members: usize,
 }
 
@@ -102,20 +111,27 @@ impl<P: Protocol> Driver<P> {
     /// A replica and the frontend embedded in it.
     #[must_use]
     pub fn new(setup: Setup<P::Options>, embedded: FrontendId) -> Self {
-        let frontend = P::Frontend::new(FrontendSetup {
-            id: embedded,
-            embedded: Some(setup.id),
-            epoch: setup.epoch.clone(),
-            durability: setup.durability,
-            options: setup.options.clone(),
-        });
+        let frontend = |durability| {
+            P::Frontend::new(FrontendSetup {
+                id: embedded,
+                embedded: Some(setup.id),
+                epoch: setup.epoch.clone(),
+                durability,
+                options: setup.options.clone(),
+            })
+        };
+        let layout = setup.options.layout();
+        let groups: Vec<(GroupId, Durability)> = layout.map(Layout::groups).unwrap_or_default();
+        let home = GroupState::new(setup.group, setup.durability);
+        let mut shared = Shared::new(setup.id, embedded, home, setup.seed);
+        let others = groups.iter();
+        shared.others = others.map(|(id, of)| GroupState::new(*id, *of)).collect();
         Self {
             members: setup.epoch.members,
-            shared: Shared::new(setup.id, embedded, setup.durability, setup.seed),
+            frontend: frontend(setup.durability),
+            frontends: groups.iter().map(|(_, of)| frontend(*of)).collect(),
+            shared,
             replica: P::new(setup),
-            frontend,
-            persisted: PersistId(0),
-            last_slot_executed: Slot(0),
         }
     }
 
@@ -125,8 +141,26 @@ impl<P: Protocol> Driver<P> {
         &self.replica
     }
 
+    /// The same, to change what only tests do.
+    #[must_use]
+    pub const fn replica_mut(&mut self) -> &mut P {
+        &mut self.replica
+    }
+
     fn with_replica<R>(
         &mut self,
+        around: Surroundings<'_>,
+        arrived: Option<Time>,
+        effects: &mut Vec<Effect>,
+        handle: impl FnOnce(&mut P, &mut Context<'_, P>) -> R,
+    ) -> R {
+        self.with_replica_in(around.group, around, arrived, effects, handle)
+    }
+
+    /// The same for another group than that of the calling node.
+    fn with_replica_in<R>(
+        &mut self,
+        group: GroupId,
         around: Surroundings<'_>,
         arrived: Option<Time>,
         effects: &mut Vec<Effect>,
@@ -135,6 +169,8 @@ impl<P: Protocol> Driver<P> {
         let mut context = Context {
             shared: &mut self.shared,
             world: around.world,
+            calls: around.group,
+            group,
             machine: around.machine,
             arrived,
             from_outside: around.from_outside && arrived.is_some(),
@@ -151,12 +187,52 @@ impl<P: Protocol> Driver<P> {
         effects: &mut Vec<Effect>,
         handle: impl FnOnce(&mut P::Frontend, &mut FrontendContext<'_, P>),
     ) {
+        self.with_frontend_in(around.group, around, effects, handle);
+    }
+
+    fn with_frontend_in(
+        &mut self,
+        group: GroupId,
+        around: Surroundings<'_>,
+        effects: &mut Vec<Effect>,
+        handle: impl FnOnce(&mut P::Frontend, &mut FrontendContext<'_, P>),
+    ) {
+        let frontend = match self.shared.place(group) {
+            None => &mut self.frontend,
+            Some(place) => &mut self.frontends[place],
+        };
         let mut context = FrontendContext {
             shared: &mut self.shared,
             world: around.world,
+            calls: around.group,
+            group,
             effects,
         };
-        handle(&mut self.frontend, &mut context);
+        handle(frontend, &mut context);
+    }
+
+    fn frontend(&self, group: GroupId) -> &P::Frontend {
+        match self.shared.place(group) {
+            None => &self.frontend,
+            Some(place) => &self.frontends[place],
+        }
+    }
+
+    /// Offers refused requests again, if the replica would take them now.
+    fn offer_again(
+        &mut self,
+        group: GroupId,
+        around: Surroundings<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let offers = self.frontend(group).is_refused()
+            && self.replica.takes_requests_in(group, around.world.now());
+        if offers {
+            self.with_frontend_in(group, around, effects, |frontend, ctx| {
+                frontend.offer_again(ctx);
+            });
+        }
+        offers
     }
 
     fn start(
@@ -264,28 +340,17 @@ impl<P: Protocol> Driver<P> {
                 }
                 TimerOwner::Node => unreachable!("the node keeps its own timers"),
             },
-            Event::Persisted(upto) => {
-                while self
-                    .shared
-                    .persist_waiting
-                    .front()
-                    .is_some_and(|id| *id <= upto)
-                {
-                    self.shared.persist_waiting.pop_front();
-                }
-            }
+            Event::Persisted(upto) => self.shared.group(around.group).on_persisted(upto),
             Event::Executed(slot) => {
-                assert!(
-                    slot >= self.last_slot_executed,
-                    "execution does not go back"
-                );
-                self.last_slot_executed = slot;
+                let group = self.shared.group(around.group);
+                assert!(slot >= group.executed, "execution does not go back");
+                group.executed = slot;
                 self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_executed(slot, ctx);
                 });
             }
             Event::RolledBack(slot) => {
-                self.last_slot_executed = slot;
+                self.shared.group(around.group).executed = slot;
                 self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_rolled_back(slot, ctx);
                 });
@@ -297,7 +362,7 @@ impl<P: Protocol> Driver<P> {
             }
             Event::Installed { slot, summary } => {
                 let summary = read(summary, self.members)?;
-                self.last_slot_executed = slot;
+                self.shared.group(around.group).executed = slot;
                 self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_installed(slot, summary, ctx);
                 });
@@ -335,34 +400,42 @@ impl<P: Protocol> Driver<P> {
         Ok(())
     }
 
+    /// A group with more durable writes than were told, and the last of them.
+    fn newly_durable(&mut self) -> Option<(GroupId, PersistId)> {
+        let Shared { home, others, .. } = &mut self.shared;
+        let mut groups = core::iter::once(home).chain(others);
+        groups.find_map(|group| Some((group.id, group.newly_durable()?)))
+    }
+
     /// Delivers what crossed between the halves and tells what became durable, until neither
     /// brings anything new; true when the replica was told something.
     fn settle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> bool {
         let mut told = false;
         loop {
-            let durable = match self.shared.persist_waiting.front() {
-                Some(first) => PersistId(first.0 - 1),
-                None => PersistId(self.shared.persist_next - 1),
-            };
-            if durable > self.persisted {
-                (self.persisted, told) = (durable, true);
-                self.with_replica(around, None, effects, |replica, ctx| {
+            if let Some((group, durable)) = self.newly_durable() {
+                told = true;
+                self.with_replica_in(group, around, None, effects, |replica, ctx| {
                     replica.on_persisted(durable, ctx);
                 });
                 continue;
             }
             match self.shared.local.pop_front() {
-                Some(Local::ToReplica(message)) => {
+                Some((group, Local::ToReplica(message))) => {
                     told = true;
                     let from = self.shared.embedded;
-                    self.with_replica(around, None, effects, |replica, ctx| {
+                    self.with_replica_in(group, around, None, effects, |replica, ctx| {
                         replica.on_request(from, message, ctx);
                     });
                 }
-                Some(Local::ToFrontend(message)) => {
+                Some((group, Local::ToFrontend(message))) => {
                     let from = self.shared.id;
-                    self.with_frontend(around, effects, |frontend, ctx| {
+                    self.with_frontend_in(group, around, effects, |frontend, ctx| {
                         frontend.on_message(from, message, ctx);
+                    });
+                }
+                Some((group, Local::Members(members))) => {
+                    self.with_frontend_in(group, around, effects, |frontend, ctx| {
+                        frontend.members_are(members, ctx);
                     });
                 }
                 None => return told,
@@ -384,8 +457,11 @@ impl<P: Protocol> Replica for Driver<P> {
     }
 
     fn on_idle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> Wake {
-        if self.frontend.is_refused() && self.replica.takes_requests(around.world.now()) {
-            self.with_frontend(around, effects, |frontend, ctx| frontend.offer_again(ctx));
+        let mut offered = self.offer_again(self.shared.home.id, around, effects);
+        for place in 0..self.shared.others.len() {
+            offered |= self.offer_again(self.shared.others[place].id, around, effects);
+        }
+        if offered {
             self.settle(around, effects);
         }
         let wake = self.with_replica(around, None, effects, |replica, ctx| replica.on_idle(ctx));
@@ -399,16 +475,23 @@ impl<P: Protocol> Replica for Driver<P> {
         wake
     }
 
-    fn status(&self) -> Status {
-        self.replica.status()
+    fn take_foreign(&mut self, into: &mut Vec<(GroupId, Effect)>) {
+        into.append(&mut self.shared.foreign);
     }
 
-    fn open(&self) -> usize {
-        self.frontend.open()
+    fn status(&self, group: GroupId) -> Status {
+        self.replica.status_in(group)
     }
 
-    fn take_open(&mut self) -> Vec<Submission> {
-        self.frontend.take_open()
+    fn open(&self, group: GroupId) -> usize {
+        self.frontend(group).open()
+    }
+
+    fn take_open(&mut self, group: GroupId) -> Vec<Submission> {
+        match self.shared.place(group) {
+            None => self.frontend.take_open(),
+            Some(place) => self.frontends[place].take_open(),
+        }
     }
 
     fn digest(&self) -> u64 {
@@ -416,13 +499,14 @@ impl<P: Protocol> Replica for Driver<P> {
     }
 
     fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool {
-        hasher.write_u64(self.persisted.0);
-        hasher.write_u64(self.last_slot_executed.0);
-        hasher.write_u64(self.shared.persist_next);
-        for id in &self.shared.persist_waiting {
-            hasher.write_u64(id.0);
+        self.shared.home.fingerprint(hasher);
+        for group in &self.shared.others {
+            group.fingerprint(hasher);
         }
-        self.replica.fingerprint(hasher) && self.frontend.fingerprint(hasher)
+        let mut frontends = self.frontends.iter();
+        self.replica.fingerprint(hasher)
+            && self.frontend.fingerprint(hasher)
+            && frontends.all(|frontend| frontend.fingerprint(hasher))
     }
 
     fn assert_invariants(&self) {
@@ -481,7 +565,8 @@ impl<P: Protocol> ClientDriver<P> {
     #[must_use]
     pub fn new(setup: FrontendSetup<P::Options>, seed: u64) -> Self {
         let nowhere = ReplicaId(u16::MAX);
-        let shared = Shared::new(nowhere, FrontendId::default(), setup.durability, seed);
+        let home = GroupState::new(GroupId(0), setup.durability);
+        let shared = Shared::new(nowhere, FrontendId::default(), home, seed);
         Self {
             members: setup.epoch.members,
             frontend: P::Frontend::new(setup),
@@ -495,9 +580,12 @@ impl<P: Protocol> ClientDriver<P> {
         effects: &mut Vec<Effect>,
         handle: impl FnOnce(&mut P::Frontend, &mut FrontendContext<'_, P>),
     ) {
+        let group = self.shared.home.id;
         let mut context = FrontendContext {
             shared: &mut self.shared,
             world,
+            calls: group,
+            group,
             effects,
         };
         handle(&mut self.frontend, &mut context);
@@ -607,6 +695,8 @@ pub struct Entry {
     /// Whether these options deliver without an order, see [`crate::Options::unordered`]; not so
     /// for options that [`check`](Self::check) refuses.
     pub unordered: fn(&OptionTexts) -> bool,
+    /// The groups that these options add to the first, see [`crate::Options::layout`].
+    pub layout: fn(&OptionTexts) -> Option<Layout>,
     /// Whether this set of nodes may make progress.
     pub viable: fn(usize, &[crate::NodeState]) -> bool,
     /// [`Protocol::viable_in`].
@@ -763,6 +853,7 @@ impl Entry {
             check: |options| parse::<P>(options).map(|_| ()),
             complete: complete::<P>,
             unordered: |options| parse::<P>(options).is_ok_and(|options| options.unordered()),
+            layout: |options| parse::<P>(options).ok()?.layout().cloned(),
             viable: P::viable,
             viable_in: P::viable_in,
             speculates: P::SPECULATES,

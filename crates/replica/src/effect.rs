@@ -4,7 +4,7 @@
 //! order after the handler has returned. Nothing is called from inside a handler.
 
 use crate::{
-    BatchId, CommandTime, Deadline, Frame, FrontendId, Incarnation, Level, Outcome, Peer,
+    BatchId, CommandTime, Deadline, Frame, FrontendId, GroupId, Incarnation, Level, Outcome, Peer,
     PersistId, ReplicaId, ReplicaSet, Slot, Time,
 };
 use alloc::{string::String, vec::Vec};
@@ -88,6 +88,29 @@ pub struct ReplyRoute {
     pub header: Bytes,
     /// The write that must be durable before the reply leaves.
     pub after: Option<PersistId>,
+}
+
+/// The state of a group of a protocol that serves several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RoleState {
+    /// It orders.
+    Active,
+    /// It has too few members that hold its log: nothing is ordered, and nothing linearizable is
+    /// read.
+    Lost,
+}
+
+/// The parts in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Role {
+    /// The group.
+    pub group: GroupId,
+    /// Its state.
+    pub state: RoleState,
+    /// The replicas that execute its order.
+    pub members: ReplicaSet,
+    /// Those of them that take requests and order them; the others pass them on.
+    pub senders: ReplicaSet,
 }
 
 /// What a replica or its embedded frontend asks for.
@@ -217,6 +240,14 @@ pub enum Effect {
         members: SmallVec<[(ReplicaId, Incarnation); 8]>,
         /// Decided; otherwise it may be decided yet.
         agreed: bool,
+    },
+    /// The parts in all groups from this view of the protocol on. Only of protocols that serve
+    /// several groups, from the first of them.
+    Roles {
+        /// The view's number.
+        view: u64,
+        /// Every group but the first.
+        roles: Vec<Role>,
     },
     /// A replica that had forgotten holds again all that it may have acknowledged, and votes.
     Recovered,

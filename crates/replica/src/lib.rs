@@ -33,6 +33,7 @@ mod epoch;
 mod executor;
 mod id;
 pub mod journal;
+mod layout;
 pub mod limits;
 pub mod links;
 mod node;
@@ -58,6 +59,7 @@ pub use effect::*;
 pub use epoch::*;
 pub use executor::*;
 pub use id::*;
+pub use layout::*;
 pub use node::*;
 pub use options::*;
 #[cfg(feature = "plant")]

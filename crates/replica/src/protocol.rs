@@ -13,8 +13,9 @@
 //! threads or randomness of their own. The same code runs in the runtime and in the simulator.
 
 use crate::{
-    BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Incarnation, Link,
-    PersistId, PlantSpec, Recovered, ReplicaId, Setup, Slot, Submission, Time, Wake, Wire,
+    BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, GroupId,
+    Incarnation, Layout, Link, PersistId, PlantSpec, Recovered, ReplicaId, ReplicaSet, Setup, Slot,
+    Submission, Time, Wake, Wire,
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
@@ -145,6 +146,11 @@ pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
     /// durability; a node with anything else is not made.
     fn unordered(&self) -> bool {
         false
+    }
+
+    /// The groups that a replica serves besides its own; none for most protocols.
+    fn layout(&self) -> Option<&Layout> {
+        None
     }
 }
 
@@ -291,7 +297,8 @@ pub trait Protocol: Sized + Send + 'static {
     /// A replica before its start. Never I/O.
     fn new(setup: Setup<Self::Options>) -> Self;
 
-    /// The first call. First boot and restart are one path.
+    /// The first call. First boot and restart are one path. A protocol that serves several groups is
+    /// called for each of them, for its own first, which has the promise.
     fn on_start(
         &mut self,
         recovered: Recovered<Self::Promise, Self::Record, Self::Summary>,
@@ -352,8 +359,20 @@ pub trait Protocol: Sized + Send + 'static {
         false
     }
 
+    /// The same of one of several groups.
+    fn takes_requests_in(&self, group: GroupId, now: Time) -> bool {
+        let _ = group;
+        self.takes_requests(now)
+    }
+
     /// What it shows of itself.
     fn status(&self) -> Status;
+
+    /// What it shows of itself in one of several groups.
+    fn status_in(&self, group: GroupId) -> Status {
+        let _ = group;
+        self.status()
+    }
 
     /// Whether this set of nodes may make progress, by the protocol's promise.
     #[must_use]
@@ -452,6 +471,10 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     /// The replica that it is embedded in takes requests again.
     fn offer_again(&mut self, ctx: &mut FrontendContext<'_, P>) {
         let _ = ctx;
+    }
+    /// In a group of several, whose members change: these take requests from here on.
+    fn members_are(&mut self, members: ReplicaSet, ctx: &mut FrontendContext<'_, P>) {
+        let _ = (members, ctx);
     }
     /// How many batches are under way.
     fn open(&self) -> usize;

@@ -98,7 +98,7 @@ impl Replica for Between {
         Wake::Sleep
     }
 
-    fn status(&self) -> Status {
+    fn status(&self, _: GroupId) -> Status {
         Status {
             role: self.role,
             accepted: self.executed,
@@ -108,11 +108,11 @@ impl Replica for Between {
         }
     }
 
-    fn open(&self) -> usize {
+    fn open(&self, _: GroupId) -> usize {
         self.waiting.len()
     }
 
-    fn take_open(&mut self) -> Vec<Submission> {
+    fn take_open(&mut self, _: GroupId) -> Vec<Submission> {
         let waiting = core::mem::take(&mut self.waiting);
         waiting.into_values().map(|it| it.submission).collect()
     }

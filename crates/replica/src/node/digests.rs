@@ -426,7 +426,8 @@ impl Node {
         if earlier.is_none_or(|earlier| earlier.difference != found.difference) {
             out.push(Output::Diverged(found));
         }
-        if found.difference == Difference::Minority && self.replica.status().leader == Some(self.id)
+        if found.difference == Difference::Minority
+            && self.replica.status(self.group).leader == Some(self.id)
         {
             self.events.push_back(Event::Control(Control::HandOff));
         }
@@ -448,7 +449,7 @@ impl Node {
             due = due.min(now);
         } else if now >= due {
             // The leader asks; the others step in one after another when it does not.
-            let turn = match self.replica.status().leader {
+            let turn = match self.replica.status(self.group).leader {
                 Some(leader) if leader == self.id => 0,
                 Some(_) => u32::from(self.id.0) + 1,
                 None => u32::from(self.id.0),

@@ -78,7 +78,7 @@ impl Node {
     /// Whom to ask first: those with a link, the leader after the others because it has most to do,
     /// and not the same one as every other replica that fetches.
     fn donors(&self, from: ReplicaSet, world: &dyn World) -> transfer::Donors {
-        let leader = self.replica.status().leader;
+        let leader = self.replica.status(self.group).leader;
         const PLACES: usize = ReplicaSet::MEMBERS_MAX;
         let distance = |id: ReplicaId| (id.index() + PLACES - self.id.index()) % PLACES;
         let may_give =

@@ -631,6 +631,7 @@ impl Node {
             };
             let around = Surroundings {
                 world,
+                group: self.group,
                 machine: Some(self.executor.machine()),
                 from_outside,
             };
@@ -702,6 +703,7 @@ impl Node {
         }
         let around = Surroundings {
             world,
+            group: self.group,
             machine: Some(self.executor.machine()),
             from_outside: false,
         };
@@ -755,6 +757,7 @@ impl Node {
                 // what a lost message would have done.
                 let around = Surroundings {
                     world,
+                    group: self.group,
                     machine: Some(self.executor.machine()),
                     from_outside: false,
                 };
@@ -950,6 +953,8 @@ impl Node {
                 members,
                 agreed,
             }),
+            // Who hosts the nodes of several groups takes it before.
+            Effect::Roles { .. } => {}
             Effect::Recovered => out.push(Output::Recovered),
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),
             Effect::Mark(branch) => out.push(Output::Mark(branch)),
@@ -1002,7 +1007,7 @@ impl Node {
     /// What the node shows of itself.
     #[must_use]
     pub fn status(&self, world: &dyn World) -> NodeStatus {
-        let mut protocol = self.replica.status();
+        let mut protocol = self.replica.status(self.group);
         protocol.stable = protocol.stable.min(self.executor.stable());
         NodeStatus {
             protocol,
@@ -1021,7 +1026,7 @@ impl Node {
             state_bytes_sent: self.state_bytes_sent,
             disk_hung: self.disk.is_hung(),
             sealed: self.executor.sealed().cloned(),
-            open: self.replica.open(),
+            open: self.replica.open(self.group),
             frames_malformed: self.malformed,
             frames_foreign: self.foreign,
             digests: self.digests.status(),
@@ -1031,14 +1036,14 @@ impl Node {
     /// The protocol's own status, without the rest: cheap.
     #[must_use]
     pub fn protocol_status(&self) -> Status {
-        self.replica.status()
+        self.replica.status(self.group)
     }
 
     /// The last slot whose execution here is final. What the protocol says counts, unless its
     /// effects wait: then what has been executed may be what one of them undoes.
     #[must_use]
     pub fn stable(&self) -> Slot {
-        let stable = self.replica.status().stable;
+        let stable = self.replica.status(self.group).stable;
         match self.has_effects_waiting() {
             true => stable.min(self.executor.stable()),
             false => stable,
@@ -1156,7 +1161,7 @@ impl Node {
     /// When one does not hold.
     pub fn assert_invariants(&self) {
         self.replica.assert_invariants();
-        let status = self.replica.status();
+        let status = self.replica.status(self.group);
         assert!(
             status.stable <= status.committed,
             "stable is at most committed"

@@ -93,6 +93,12 @@ pub(crate) fn name_members(voters: Voters, effect: &mut Effect) {
                 *member = voters.number(*member);
             }
         }
+        Effect::Roles { roles, .. } => {
+            for role in roles {
+                role.members = voters.numbers(role.members);
+                role.senders = voters.numbers(role.senders);
+            }
+        }
         Effect::Halt(reason) => *reason = voters.in_text(reason, "r"),
         Effect::Send {
             to: Recipients::Frontend(_),
@@ -258,6 +264,7 @@ impl Rebased {
                 | Effect::Send { .. }
                 | Effect::Request { .. }
                 | Effect::Put { .. }
+                | Effect::Roles { .. }
                 | Effect::Recovered
                 | Effect::Done { .. }
                 | Effect::Mark(_)
@@ -296,8 +303,8 @@ impl Replica for Rebased {
         wake
     }
 
-    fn status(&self) -> Status {
-        let mut status = self.inner.status();
+    fn status(&self, group: GroupId) -> Status {
+        let mut status = self.inner.status(group);
         for slot in [
             &mut status.accepted,
             &mut status.committed,
@@ -316,12 +323,12 @@ impl Replica for Rebased {
         status
     }
 
-    fn open(&self) -> usize {
-        self.inner.open()
+    fn open(&self, group: GroupId) -> usize {
+        self.inner.open(group)
     }
 
-    fn take_open(&mut self) -> Vec<Submission> {
-        self.inner.take_open()
+    fn take_open(&mut self, group: GroupId) -> Vec<Submission> {
+        self.inner.take_open(group)
     }
 
     fn digest(&self) -> u64 {

@@ -121,6 +121,7 @@ impl Node {
     ) -> Result<(), EventError> {
         let around = Surroundings {
             world,
+            group: self.group,
             machine: Some(self.executor.machine()),
             from_outside: false,
         };

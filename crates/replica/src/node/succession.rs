@@ -806,7 +806,7 @@ impl Node {
         self.deferred = Deferred::default();
         self.effects.clear();
         // What is left is the earlier protocol's, but for what clients want.
-        let mut open = self.replica.take_open();
+        let mut open = self.replica.take_open(self.group);
         for event in self.events.drain(..) {
             if let Event::Submit(submission) = event {
                 open.push(submission);
@@ -1048,7 +1048,7 @@ impl Node {
             return Ok(());
         }
         self.succession.was_on_disk = false;
-        let open = self.replica.take_open();
+        let open = self.replica.take_open(self.group);
         if self.is_learner() {
             self.begin_to_learn(open, world, out);
             return Ok(());

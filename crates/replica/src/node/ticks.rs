@@ -68,7 +68,7 @@ impl Node {
             // The next one sets it again.
             return;
         }
-        let status = self.replica.status();
+        let status = self.replica.status(self.group);
         let now = world.now();
         self.note_commands(now);
         let Some(rank) = self.voters.rank(self.id) else {
@@ -125,7 +125,7 @@ impl Node {
     }
 
     fn leads(&self) -> bool {
-        let leader = self.replica.status().leader;
+        let leader = self.replica.status(self.group).leader;
         leader.is_none_or(|leader| leader == self.id)
     }
 

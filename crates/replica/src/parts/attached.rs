@@ -12,7 +12,8 @@
 
 use crate::{
     BatchId, Bytes, DecodeError, Field, Frontend, FrontendContext, FrontendSetup, Level, Link,
-    Outcome, Protocol, Reader, ReplicaId, Reply, Submission, Time, Writer, outcome_at_deadline,
+    Outcome, Protocol, Reader, ReplicaId, ReplicaSet, Reply, Submission, Time, Writer,
+    outcome_at_deadline,
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{
@@ -166,7 +167,13 @@ impl Answers {
 pub struct AttachedFrontend<P: Protocol> {
     replicas: u16,
     to: ReplicaId,
+    /// It sends to the replica that it is embedded in.
     embedded: bool,
+    home: Option<ReplicaId>,
+    /// Of a group whose members change: who they are.
+    members: Option<ReplicaSet>,
+    /// Others than the replica that it is embedded in may have what it sends.
+    moved: bool,
     open: BTreeMap<BatchId, Open>,
     answers: Answers,
     /// Something that the replica here refused waits for its next try.
@@ -182,13 +189,17 @@ impl<P: Protocol> Hash for AttachedFrontend<P> {
             replicas,
             to,
             embedded,
+            home,
+            members,
+            moved,
             open,
             answers,
             refused,
             timer_at,
             marker: _,
         } = self;
-        (replicas, to, embedded, open, answers, refused, timer_at).hash(hasher);
+        (replicas, to, embedded, home, members, moved).hash(hasher);
+        (open, answers, refused, timer_at).hash(hasher);
     }
 }
 
@@ -206,6 +217,19 @@ impl<P: Protocol> AttachedFrontend<P>
 where
     P::Message: RequestMessage,
 {
+    /// Another replica is asked from here on.
+    fn next(&mut self) {
+        let next = |id: ReplicaId| ReplicaId((id.0 + 1) % self.replicas);
+        let mut to = next(self.to);
+        for _ in 0..self.replicas {
+            if self.members.is_none_or(|members| members.contains(to)) {
+                break;
+            }
+            to = next(to);
+        }
+        self.to = to;
+    }
+
     fn send(&self, submission: &Submission, ctx: &mut FrontendContext<'_, P>) {
         ctx.send(
             self.to,
@@ -242,6 +266,9 @@ where
             replicas,
             to: setup.embedded.unwrap_or(first),
             embedded: setup.embedded.is_some(),
+            home: setup.embedded,
+            members: None,
+            moved: false,
             open: BTreeMap::new(),
             answers: Answers::default(),
             refused: false,
@@ -286,7 +313,7 @@ where
                 // Only the very first try can be known to have gone nowhere, and only inside one
                 // process: a network may have delivered it twice, and the other copy was kept.
                 open.since = None;
-                if self.embedded && open.repeated == 0 {
+                if self.embedded && !self.moved && open.repeated == 0 {
                     open.sent = false;
                     if taken == Taken::Busy {
                         return self.finish(batch, Outcome::Busy, ctx);
@@ -324,7 +351,7 @@ where
             .values()
             .any(|open| open.sent && open.retry_at <= now);
         if overdue && !self.embedded {
-            self.to = ReplicaId((self.to.0 + 1) % self.replicas);
+            self.next();
         }
         let due: alloc::vec::Vec<BatchId> = self
             .open
@@ -366,7 +393,7 @@ where
     fn on_link(&mut self, replica: ReplicaId, link: Link, ctx: &mut FrontendContext<'_, P>) {
         if replica == self.to && !self.embedded && matches!(link, Link::Reset | Link::Down) {
             let now = ctx.now();
-            self.to = ReplicaId((self.to.0 + 1) % self.replicas);
+            self.next();
             for open in self.open.values_mut() {
                 open.retry_at = now;
             }
@@ -387,6 +414,26 @@ where
             open.retry_at = now;
         }
         self.on_timer(TIMER, ctx);
+    }
+
+    fn members_are(&mut self, members: ReplicaSet, ctx: &mut FrontendContext<'_, P>) {
+        self.members = Some(members);
+        let Some(home) = self.home else {
+            return;
+        };
+        self.embedded = members.contains(home);
+        self.moved |= !self.embedded;
+        let before = core::mem::replace(&mut self.to, home);
+        if !self.embedded {
+            self.refused = false;
+            self.next();
+        }
+        if self.to != before && !self.open.is_empty() {
+            let now = ctx.now();
+            let open = self.open.values_mut();
+            open.for_each(|open| open.retry_at = now);
+            self.arm(now, ctx);
+        }
     }
 
     fn open(&self) -> usize {

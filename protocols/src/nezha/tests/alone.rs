@@ -4,7 +4,7 @@
 use super::logs::{BASE, Seat, batch, pair, stamp};
 use crate::nezha::{Config, Message, Part, Timer};
 use alloc::vec::Vec;
-use quintet_replica::{Level, Options, Replica as _, ReplicaId, Slot, Time};
+use quintet_replica::{GroupId, Level, Options, Replica as _, ReplicaId, Slot, Time};
 
 fn asked(seat: &mut Seat, turns: usize) -> Vec<u16> {
     seat.asked_of.clear();
@@ -29,7 +29,7 @@ fn missing_batch_is_asked_of_leader_and_of_others_in_turn_until_it_comes() {
     assert_eq!(asked(&mut follower, 1), [0], "the leader has all of them");
     let bodies = Part::Bodies([batch(2, b"wa", Level::Ordered)].to_vec());
     follower.hear(2, 0, &[1, 1, 0], bodies);
-    assert_eq!(follower.driver.status().accepted, Slot(2));
+    assert_eq!(follower.driver.status(GroupId(0)).accepted, Slot(2));
     assert!(asked(&mut follower, 2).is_empty(), "nothing is missing");
 }
 
@@ -135,9 +135,12 @@ fn without_multicast_leader_sends_batches_ahead_of_their_places() {
         }
     }
     follower.idle();
-    assert_eq!(follower.driver.status().accepted, Slot(1));
+    assert_eq!(follower.driver.status(GroupId(0)).accepted, Slot(1));
     assert_eq!(asked(&mut follower, 1), Vec::<u16>::new(), "it was here");
-    assert_eq!(follower.driver.status().leader, Some(ReplicaId(0)));
+    assert_eq!(
+        follower.driver.status(GroupId(0)).leader,
+        Some(ReplicaId(0))
+    );
 }
 
 /// How often the leader has told what stands in its log.

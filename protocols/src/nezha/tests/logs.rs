@@ -143,6 +143,7 @@ impl Seat {
     pub fn event(&mut self, event: Event) {
         let around = Surroundings {
             world: &self.clock,
+            group: GroupId(0),
             machine: Some(&Keys),
             from_outside: false,
         };
@@ -156,6 +157,7 @@ impl Seat {
     pub fn idle(&mut self) {
         let around = Surroundings {
             world: &self.clock,
+            group: GroupId(0),
             machine: Some(&Keys),
             from_outside: false,
         };
@@ -483,7 +485,7 @@ pub fn takes_part_before_the_log_is_here(config: &Config) -> bool {
     };
     follower.hear(1, 1, &[1, 1, 1], part);
     follower.idle();
-    follower.driver.status().voting
+    follower.driver.status(GroupId(0)).voting
 }
 
 /// A page of a log of view 3, from `first` on: batches that write key `a`, the numbers of which are
@@ -575,7 +577,7 @@ fn a_state_that_comes_while_joining_takes_the_place_of_the_pages_before_it() {
     assert_eq!(joins.asked(), [1, 3, 5].map(Slot));
     joins.hear(0, 3, &lives, page(5, 5..7, 6));
     assert!(joins.marks.contains(&"view joined"));
-    assert_eq!(joins.driver.status().accepted, Slot(6));
+    assert_eq!(joins.driver.status(GroupId(0)).accepted, Slot(6));
     let part = Part::LogModification {
         first: Slot(7),
         stamps: Vec::new(),

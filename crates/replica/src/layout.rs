@@ -1,0 +1,588 @@
+//! Which groups a protocol serves that serves several, and who should be a member of which.
+//!
+//! ```text
+//!   store groups=1-2 nodes=0-4 members=2..3 ; log groups=3 pin=0,1,2 durability=memory
+//!   └ subgroup: its shards are the groups 1 and 2, disjoint in their members
+//!
+//!   assign: members before, nodes present ──► per shard members, senders, how many lack
+//! ```
+//!
+//! The proposer of a view computes the assignment, which is then a part of the view.
+
+use crate::{Durability, GroupId, ReplicaId, ReplicaSet};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+use core::{fmt, str::FromStr};
+
+/// The most shards.
+const SHARDS_MAX: usize = 1024;
+
+/// Candidates for the shards of a subgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// These nodes, each in one shard at most.
+    Among(ReplicaSet),
+    /// For each shard, exactly these.
+    Pinned(Vec<ReplicaSet>),
+}
+
+/// Groups of one kind, disjoint in their members.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Subgroup {
+    /// Its name.
+    pub name: String,
+    /// One for each shard; the first group of a cluster is none of them.
+    pub groups: Vec<GroupId>,
+    /// The candidates.
+    pub place: Place,
+    /// With fewer members a shard orders nothing.
+    pub min: usize,
+    /// No shard gets more.
+    pub max: usize,
+    /// The members that send; all of them where none of these is one, or none are named.
+    pub senders: ReplicaSet,
+    /// The promise of an acknowledgement.
+    pub durability: Durability,
+}
+
+/// One shard of a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShardPlace {
+    /// Its group.
+    pub group: GroupId,
+    /// The place of its subgroup in the layout.
+    pub subgroup: usize,
+    /// The candidates.
+    pub nodes: ReplicaSet,
+}
+
+/// All subgroups; none where a protocol serves one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Layout {
+    subgroups: Vec<Subgroup>,
+    shards: Vec<ShardPlace>,
+}
+
+/// Members that one shard should have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Assigned {
+    /// The members.
+    pub members: ReplicaSet,
+    /// Those of them that send.
+    pub senders: ReplicaSet,
+    /// How many lack for the shard to order anything.
+    pub missing: usize,
+}
+
+/// Members that all shards should have, in the order of [`Layout::shards`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Assignment {
+    /// One for each shard.
+    pub shards: Vec<Assigned>,
+}
+
+/// A node that can be a member.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Candidate {
+    /// Which.
+    pub id: ReplicaId,
+    /// The shards, by their places in the layout, of which it has what a member needs.
+    pub holds: Vec<usize>,
+}
+
+impl Candidate {
+    /// One that holds nothing yet.
+    #[must_use]
+    pub const fn new(id: ReplicaId) -> Self {
+        let holds = Vec::new();
+        Self { id, holds }
+    }
+}
+
+fn intersection(a: ReplicaSet, b: ReplicaSet) -> ReplicaSet {
+    ReplicaSet(a.0 & b.0)
+}
+
+impl Layout {
+    /// A layout of these.
+    ///
+    /// # Errors
+    /// The rule that one of them breaks.
+    pub fn new(subgroups: Vec<Subgroup>) -> Result<Self, String> {
+        let mut shards: Vec<ShardPlace> = Vec::new();
+        for (subgroup, of) in subgroups.iter().enumerate() {
+            let name = &of.name;
+            if subgroups[..subgroup]
+                .iter()
+                .any(|other| other.name == *name)
+            {
+                return Err(format!("there are two subgroups '{name}'"));
+            }
+            if of.min == 0 || of.min > of.max || of.max > 128 {
+                return Err(format!(
+                    "members of '{name}': from 1 up to a maximum of 128 at most, as 2..3"
+                ));
+            }
+            let mut pinned = ReplicaSet::EMPTY;
+            for (shard, group) in of.groups.iter().enumerate() {
+                if *group == GroupId(0) || shards.iter().any(|other| other.group == *group) {
+                    return Err(format!("group {group} of '{name}' is another's"));
+                }
+                let nodes = match &of.place {
+                    Place::Among(nodes) => *nodes,
+                    Place::Pinned(pins) => {
+                        let Some(nodes) = pins.get(shard).copied() else {
+                            return Err(format!("shard {shard} of '{name}' has no nodes"));
+                        };
+                        if !intersection(pinned, nodes).is_empty() {
+                            return Err(format!("two shards of '{name}' share a node"));
+                        }
+                        pinned = ReplicaSet(pinned.0 | nodes.0);
+                        nodes
+                    }
+                };
+                shards.push(ShardPlace {
+                    group: *group,
+                    subgroup,
+                    nodes,
+                });
+            }
+            let enough = |shard: &ShardPlace| shard.nodes.len() >= of.min;
+            if of.groups.is_empty() || !shards.iter().all(|s| s.subgroup != subgroup || enough(s)) {
+                return Err(format!(
+                    "'{name}' has too few groups, or nodes for its minimum"
+                ));
+            }
+        }
+        if shards.len() > SHARDS_MAX {
+            return Err(format!("there are more than {SHARDS_MAX} groups"));
+        }
+        Ok(Self { subgroups, shards })
+    }
+
+    /// Whether a protocol serves its own group only.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.shards.is_empty()
+    }
+
+    /// The subgroups.
+    #[must_use]
+    pub fn subgroups(&self) -> &[Subgroup] {
+        &self.subgroups
+    }
+
+    /// All shards, in the order of subgroups.
+    #[must_use]
+    pub fn shards(&self) -> &[ShardPlace] {
+        &self.shards
+    }
+
+    /// The subgroup that a shard is of.
+    #[must_use]
+    pub fn subgroup(&self, shard: usize) -> &Subgroup {
+        &self.subgroups[self.shards[shard].subgroup]
+    }
+
+    /// Which shard a group is.
+    #[must_use]
+    pub fn shard(&self, group: GroupId) -> Option<usize> {
+        self.shards.iter().position(|shard| shard.group == group)
+    }
+
+    /// The groups, with what they promise.
+    #[must_use]
+    pub fn groups(&self) -> Vec<(GroupId, Durability)> {
+        let shards = self.shards.iter();
+        let group = |shard: &ShardPlace| (shard.group, self.subgroups[shard.subgroup].durability);
+        shards.map(group).collect()
+    }
+
+    /// Whether this number of voters is enough for all nodes that are named.
+    ///
+    /// # Errors
+    /// With the subgroup that names a node beyond them.
+    pub fn check(&self, members: usize) -> Result<(), String> {
+        let all = ReplicaSet::all(members);
+        let outside = |shard: &&ShardPlace| shard.nodes.0 & !all.0 != 0;
+        match self.shards.iter().find(outside) {
+            None => Ok(()),
+            Some(shard) => Err(format!(
+                "'{}' names nodes beyond the {members} that there are",
+                self.subgroups[shard.subgroup].name
+            )),
+        }
+    }
+
+    /// The senders among these members of a shard.
+    #[must_use]
+    pub fn senders(&self, shard: usize, members: ReplicaSet) -> ReplicaSet {
+        let named = intersection(self.subgroup(shard).senders, members);
+        if named.is_empty() { members } else { named }
+    }
+
+    /// Distributes the nodes: members stay, holders of the log of a shard below its minimum go
+    /// there, the others fill up by their numbers. A shard below its minimum takes from one above
+    /// it.
+    #[must_use]
+    pub fn assign(&self, previous: &Assignment, present: &[Candidate]) -> Assignment {
+        let there: ReplicaSet = present.iter().map(|it| it.id).collect();
+        let mut members = vec![ReplicaSet::EMPTY; self.shards.len()];
+        let mut first = 0;
+        for of in &self.subgroups {
+            let shards = first..first + of.groups.len();
+            first = shards.end;
+            let may = |shard: usize| intersection(self.shards[shard].nodes, there);
+            if matches!(of.place, Place::Pinned(_)) {
+                shards.for_each(|shard| members[shard] = may(shard));
+                continue;
+            }
+            let mut free = may(shards.start);
+            for shard in shards.clone() {
+                let before = previous
+                    .shards
+                    .get(shard)
+                    .map_or(ReplicaSet::EMPTY, |it| it.members);
+                members[shard] = intersection(before, free).iter().take(of.max).collect();
+                free = ReplicaSet(free.0 & !members[shard].0);
+            }
+            let holds = |id, shard| {
+                present
+                    .iter()
+                    .any(|it| it.id == id && it.holds.contains(&shard))
+            };
+            for shard in shards.clone() {
+                for id in free.iter().filter(|id| holds(*id, shard)) {
+                    if members[shard].len() < of.min {
+                        members[shard].insert(id);
+                        free = free.without(id);
+                    }
+                }
+            }
+            for most in [of.min, of.max] {
+                let fewest = |members: &[ReplicaSet]| {
+                    let shards = shards.clone().filter(|shard| members[*shard].len() < most);
+                    shards.min_by_key(|shard| members[*shard].len())
+                };
+                while let Some(shard) = fewest(&members) {
+                    let from = |members: &[ReplicaSet]| {
+                        let more = shards.clone().filter(|it| members[*it].len() > of.min);
+                        more.max_by_key(|it| members[*it].len())
+                    };
+                    let id = if let Some(id) = free.iter().next() {
+                        free = free.without(id);
+                        id
+                    } else if let Some(from) = from(&members).filter(|_| most == of.min)
+                        && let Some(id) = members[from].iter().last()
+                    {
+                        members[from] = members[from].without(id);
+                        id
+                    } else {
+                        break;
+                    };
+                    members[shard].insert(id);
+                }
+            }
+        }
+        let assigned = members.into_iter().enumerate();
+        let assigned = assigned.map(|(shard, members)| Assigned {
+            members,
+            senders: self.senders(shard, members),
+            missing: self.subgroup(shard).min.saturating_sub(members.len()),
+        });
+        Assignment {
+            shards: assigned.collect(),
+        }
+    }
+
+    /// The fault of proposed members and senders, if there is one: a member that is absent, or in
+    /// two shards of a subgroup, or a sender that is no member.
+    #[must_use]
+    pub fn problem(&self, assignment: &Assignment, present: ReplicaSet) -> Option<String> {
+        if assignment.shards.len() != self.shards.len() {
+            return Some("another number of shards".to_string());
+        }
+        let mut taken = vec![ReplicaSet::EMPTY; self.subgroups.len()];
+        for (place, assigned) in self.shards.iter().zip(&assignment.shards) {
+            let (group, taken) = (place.group, &mut taken[place.subgroup]);
+            let Assigned {
+                members, senders, ..
+            } = *assigned;
+            if members.0 & !(present.0 & place.nodes.0) != 0 {
+                return Some(format!("a member of {group} that may not be one"));
+            }
+            if !intersection(*taken, members).is_empty() {
+                return Some(format!("a member of {group} is one of another shard"));
+            }
+            if senders.0 & !members.0 != 0 || senders.is_empty() != members.is_empty() {
+                return Some(format!("a sender of {group} that is no member"));
+            }
+            taken.0 |= members.0;
+        }
+        None
+    }
+}
+
+/// Numbers and ranges of them: `0,2,5-7`.
+fn numbers(text: &str, most: u32) -> Result<Vec<u32>, String> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            let number = text.parse::<u32>().ok();
+            number.filter(|number| *number < most)
+        };
+        let (Some(from), Some(to)) = (number(from), number(to)) else {
+            return Err(format!(
+                "'{part}' is no number below {most}, nor a range of them"
+            ));
+        };
+        if all.len() + (to.saturating_sub(from) as usize) >= SHARDS_MAX {
+            return Err(format!("'{text}' are more than {SHARDS_MAX}"));
+        }
+        all.extend(from..=to);
+    }
+    Ok(all)
+}
+
+fn nodes(text: &str) -> Result<ReplicaSet, String> {
+    let numbers = numbers(text, 128)?.into_iter();
+    Ok(numbers.map(|number| ReplicaId(number as u16)).collect())
+}
+
+impl FromStr for Subgroup {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split_whitespace();
+        let name = words.next().unwrap_or_default().to_string();
+        if name.is_empty() || name.contains('=') {
+            return Err(format!("'{}' begins without a name", text.trim()));
+        }
+        let (mut groups, mut place, mut members) = (Vec::new(), None, None);
+        let (mut senders, mut durability) = (ReplicaSet::EMPTY, Durability::Disk);
+        for word in words {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            match key {
+                "groups" => {
+                    groups = numbers(value, 65_536)?.into_iter().map(GroupId).collect();
+                }
+                "nodes" => place = Some(Place::Among(nodes(value)?)),
+                "pin" => {
+                    let pins = value.split('|').map(nodes);
+                    place = Some(Place::Pinned(pins.collect::<Result<_, _>>()?));
+                }
+                "members" => {
+                    let (min, max) = value.split_once("..").unwrap_or((value, value));
+                    members = min.parse().ok().zip(max.parse().ok());
+                    if members.is_none() {
+                        return Err(format!("'{value}' is no range as 2..3"));
+                    }
+                }
+                "senders" if value == "all" => senders = ReplicaSet::EMPTY,
+                "senders" => senders = nodes(value)?,
+                "durability" => durability = value.parse()?,
+                _ => {
+                    return Err(format!(
+                        "'{word}' is none of groups=, nodes=, pin=, members=, senders=, durability="
+                    ));
+                }
+            }
+        }
+        let place = place.ok_or_else(|| format!("'{name}' has neither nodes= nor pin="))?;
+        let pinned = match &place {
+            Place::Among(_) => None,
+            Place::Pinned(pins) => {
+                let sizes = pins.iter().map(|nodes| nodes.len());
+                Some((1, sizes.max().unwrap_or(1)))
+            }
+        };
+        let (min, max) = members.or(pinned).unwrap_or((1, 3));
+        Ok(Self {
+            name,
+            groups,
+            place,
+            min,
+            max,
+            senders,
+            durability,
+        })
+    }
+}
+
+impl FromStr for Layout {
+    type Err = String;
+    /// Subgroups separated by `;`; nothing for no groups besides the first.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let subgroups = text.split(';').filter(|text| !text.trim().is_empty());
+        Self::new(subgroups.map(str::parse).collect::<Result<_, _>>()?)
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, numbers: impl Iterator<Item = u32>) -> fmt::Result {
+    for (place, number) in numbers.enumerate() {
+        let comma = if place == 0 { "" } else { "," };
+        write!(f, "{comma}{number}")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Layout {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = |set: ReplicaSet| set.iter().map(|id| u32::from(id.0)).collect::<Vec<_>>();
+        for (place, of) in self.subgroups.iter().enumerate() {
+            let between = if place == 0 { "" } else { ";" };
+            write!(f, "{between}{} groups=", of.name)?;
+            list(f, of.groups.iter().map(|group| group.0))?;
+            match &of.place {
+                Place::Among(nodes) => {
+                    f.write_str(" nodes=")?;
+                    list(f, ids(*nodes).into_iter())?;
+                }
+                Place::Pinned(pins) => {
+                    f.write_str(" pin=")?;
+                    for (place, nodes) in pins.iter().enumerate() {
+                        f.write_str(if place == 0 { "" } else { "|" })?;
+                        list(f, ids(*nodes).into_iter())?;
+                    }
+                }
+            }
+            write!(f, " members={}..{}", of.min, of.max)?;
+            if !of.senders.is_empty() {
+                f.write_str(" senders=")?;
+                list(f, ids(of.senders).into_iter())?;
+            }
+            write!(f, " durability={}", of.durability.name())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(text: &str) -> Layout {
+        text.parse().expect("a layout")
+    }
+
+    fn set(ids: &[u16]) -> ReplicaSet {
+        ids.iter().copied().map(ReplicaId).collect()
+    }
+
+    fn present(ids: &[u16]) -> Vec<Candidate> {
+        let candidates = ids.iter().map(|id| Candidate::new(ReplicaId(*id)));
+        candidates.collect()
+    }
+
+    fn members(assignment: &Assignment) -> Vec<ReplicaSet> {
+        let shards = assignment.shards.iter();
+        shards.map(|assigned| assigned.members).collect()
+    }
+
+    #[test]
+    fn layout_reads_back_as_it_is_shown() {
+        for text in [
+            "",
+            "store groups=1,2 nodes=0,1,2,3,4 members=2..3 durability=disk",
+            "a groups=7 pin=0,1 members=1..2 senders=1 durability=memory;b groups=1,2 pin=0|3,4 \
+             members=1..2 durability=disk",
+        ] {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let read = layout(&text);
+            assert_eq!(read.to_string(), text);
+            assert_eq!(layout(&read.to_string()), read);
+        }
+        let read = layout(" x  groups=3-5 nodes=0-6 ; ");
+        assert_eq!((read.shards().len(), read.shard(GroupId(5))), (3, Some(2)));
+        assert_eq!(read.check(7), Ok(()));
+        assert!(read.check(6).is_err());
+    }
+
+    #[test]
+    fn layouts_that_cannot_be_are_refused() {
+        for text in [
+            "groups=1 nodes=0",
+            "x groups=0 nodes=0",
+            "x groups=1,1 nodes=0",
+            "x groups=1 nodes=0;x groups=2 nodes=0",
+            "x groups=1 nodes=0;y groups=1 nodes=0",
+            "x groups=1 nodes=128",
+            "x groups=1-2000 nodes=0",
+            "x nodes=0",
+            "x groups=1",
+            "x groups=1 nodes=0 members=2..3",
+            "x groups=1 nodes=0-2 members=3..2",
+            "x groups=1 nodes=0-2 members=0..2",
+            "x groups=1,2 pin=0,1|1,2",
+            "x groups=1,2 pin=0,1",
+            "x groups=1 nodes=0 durability=paper",
+            "x groups=1 nodes=0 colour=red",
+            "x groups=5-2 nodes=0",
+        ] {
+            assert!(text.parse::<Layout>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shards_are_filled_evenly_and_members_stay() {
+        let layout = layout("x groups=1-2 nodes=0-4 members=2..3");
+        let first = layout.assign(&Assignment::default(), &present(&[0, 1, 2, 3, 4]));
+        assert_eq!(members(&first), [set(&[0, 2, 4]), set(&[1, 3])]);
+        assert_eq!(first, layout.assign(&first, &present(&[0, 1, 2, 3, 4])));
+        // 3 is gone: of the shard that has one more than it needs, one moves over.
+        let second = layout.assign(&first, &present(&[0, 1, 2, 4]));
+        assert_eq!(members(&second), [set(&[0, 2]), set(&[1, 4])]);
+        let third = layout.assign(&second, &present(&[0, 1, 2]));
+        assert_eq!(members(&third), [set(&[0, 2]), set(&[1])]);
+        let missing: Vec<usize> = third.shards.iter().map(|shard| shard.missing).collect();
+        assert_eq!(missing, [0, 1]);
+    }
+
+    #[test]
+    fn holder_of_a_lost_shard_goes_back_to_it() {
+        let layout = layout("x groups=1-2 nodes=0-3 members=2");
+        let first = layout.assign(&Assignment::default(), &present(&[0, 1, 2, 3]));
+        assert_eq!(members(&first), [set(&[0, 2]), set(&[1, 3])]);
+        let both_gone = layout.assign(&first, &present(&[0, 2]));
+        let mut back = present(&[0, 2]);
+        back.push(Candidate {
+            id: ReplicaId(3),
+            holds: [1].into(),
+        });
+        let back = layout.assign(&both_gone, &back);
+        assert_eq!(members(&back), [set(&[0, 2]), set(&[3])]);
+    }
+
+    #[test]
+    fn senders_are_members_and_all_of_them_where_none_is_named() {
+        let layout = layout("x groups=1 nodes=0-3 members=1..4 senders=1,2");
+        assert_eq!(layout.senders(0, set(&[0, 1])), set(&[1]));
+        assert_eq!(layout.senders(0, set(&[0, 3])), set(&[0, 3]));
+    }
+
+    #[test]
+    fn problems_of_an_assignment_are_named() {
+        let layout = layout("x groups=1-2 nodes=0-3 members=1..2;y groups=3 nodes=0-3 members=1");
+        let good = layout.assign(&Assignment::default(), &present(&[0, 1, 2, 3]));
+        let all = ReplicaSet::all(4);
+        assert_eq!(layout.problem(&good, all), None);
+        assert!(
+            layout.problem(&good, set(&[0, 1, 2])).is_some(),
+            "not there"
+        );
+        let mut shared = good.clone();
+        shared.shards[0].members.insert(ReplicaId(1));
+        assert!(layout.problem(&shared, all).is_some(), "in two shards");
+        let mut sender = good.clone();
+        sender.shards[2].senders.insert(ReplicaId(3));
+        assert!(layout.problem(&sender, all).is_some(), "no member");
+        let mut short = good;
+        short.shards.pop();
+        assert!(layout.problem(&short, all).is_some(), "a shard is missing");
+    }
+}
