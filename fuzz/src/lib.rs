@@ -16,9 +16,9 @@ use bytes::Bytes;
 use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Boot, ClockReading, ClusterId, CommandId, CommandTime,
     Durability, Epoch, EpochNumber, Executed, Executor, ExecutorLimits, FrontendId, GroupId,
-    Incarnation, Input, Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, RequestKind,
+    GroupIndex,    Incarnation, Input, Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, RequestKind,
     SessionId, Slot, SnapshotInfo, SnapshotProgress, Time, World, Write, checksum,
-    journal::{BLOCK, Disk, Identity, Journal, MARK_SLOT, RECORD_HEADER, inspect},
+    journal::{BLOCK, Disk, GroupEpoch, Identity, Journal, MARK_SLOT, RECORD_HEADER, inspect},
 };
 use quintet_runtime::server::{Gateway, GatewayConfig};
 use quintet_store::{Store, StoreOptions};
@@ -395,9 +395,18 @@ impl Disk for Memory {
 const IDENTITY: Identity = Identity {
     cluster: ClusterId(1),
     node: ReplicaId(0),
-    group: GroupId(0),
-    epoch: EpochNumber(1),
 };
+/// Two groups, of which the second may have come later.
+const GROUPS: [GroupEpoch; 2] = [
+    GroupEpoch {
+        group: GroupId(0),
+        epoch: EpochNumber(1),
+    },
+    GroupEpoch {
+        group: GroupId(7),
+        epoch: EpochNumber(2),
+    },
+];
 
 /// A journal: marks, promises and segments one after the other in `bytes`.
 pub fn journal(bytes: &[u8]) {
@@ -497,22 +506,28 @@ fn disk_of(bytes: &[u8]) -> Memory {
 /// One that opens can be written, and opens again with what was in it and what was added.
 fn open_journal(mut disk: Memory) {
     let _ = inspect(&mut disk, &IDENTITY, |_| {});
-    if let Ok(opened) = Journal::open(disk.clone(), IDENTITY, SEGMENT as u64) {
-        let before = opened.records.len();
+    let open = |disk| Journal::open(disk, IDENTITY, &GROUPS, SEGMENT as u64);
+    if let Ok(opened) = open(disk.clone()) {
+        let before = opened.groups[1].records.len();
         let mut journal = opened.journal;
         let record = Bytes::from_static(b"one more");
-        journal
-            .append(&Write::Record {
-                slot: Slot(9),
-                record,
-            })
-            .expect("room");
+        let write = Write::Record {
+            slot: Slot(9),
+            record,
+        };
+        journal.append(GroupIndex(1), &write).expect("room");
         journal.commit().expect("room");
-        let again = Journal::open(journal.into_disk(), IDENTITY, SEGMENT as u64);
-        assert_eq!(again.expect("opens again").records.len(), before + 1);
+        let again = open(journal.into_disk()).expect("opens again");
+        assert_eq!(again.groups[1].records.len(), before + 1);
+        // What was read can be brought forward, and is the same then.
+        let mut journal = again.journal;
+        assert_eq!(journal.bring_forward(GroupIndex(1)), Ok(true));
+        let forward = open(journal.into_disk()).expect("opens again");
+        assert_eq!(forward.groups[1].records, again.groups[1].records);
     }
-    if let Ok(opened) = Journal::begin_again(disk, IDENTITY, SEGMENT as u64, false) {
-        assert!(opened.records.is_empty());
+    let again = Journal::begin_again(disk, IDENTITY, &GROUPS, SEGMENT as u64, &[false, true]);
+    if let Ok(opened) = again {
+        assert!(opened.groups.iter().all(|found| found.records.is_empty()));
     }
 }
 
@@ -520,23 +535,23 @@ const PROMISE: usize = 128;
 const SEGMENT: usize = 4 * 4096;
 
 fn journal_samples() -> Vec<Vec<u8>> {
-    let Ok(opened) = Journal::open(Memory::default(), IDENTITY, SEGMENT as u64) else {
+    let Ok(opened) = Journal::open(Memory::default(), IDENTITY, &GROUPS, SEGMENT as u64) else {
         unreachable!("nothing is there")
     };
     let mut journal = opened.journal;
     for slot in 1..24 {
-        let record = Bytes::from(vec![slot as u8; 600]);
-        journal
-            .append(&Write::Record {
-                slot: Slot(slot),
-                record,
-            })
-            .expect("room");
+        let write = Write::Record {
+            slot: Slot(slot),
+            record: Bytes::from(vec![slot as u8; 600]),
+        };
+        let group = GroupIndex::new(slot as usize % 2);
+        journal.append(group, &write).expect("room");
         journal.commit().expect("room");
     }
-    journal
-        .append(&Write::Promise(Bytes::from_static(b"mine")))
-        .expect("room");
+    journal.bring_forward(GroupIndex(1)).expect("room");
+    let promise = Write::Promise(Bytes::from_static(b"mine"));
+    journal.append(GroupIndex(0), &promise).expect("room");
+    journal.commit().expect("room");
     let disk = journal.into_disk();
     let mut bytes = Vec::new();
     let mut put = |part: &[u8], length: usize| {

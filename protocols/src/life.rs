@@ -277,7 +277,7 @@ pub fn lives_with<P: Lives>(
     }
 }
 
-/// For each planted bug the first of `seeds` in whose life something does not hold with it.
+/// For each injected bug the first of `seeds` in whose life something does not hold with it.
 #[cfg(feature = "plant")]
 pub fn convicting<P: Lives, B: Copy>(
     bugs: &[B],

@@ -33,8 +33,12 @@ number!(
     Boot(u64), "boot"
 );
 number!(
-    /// A replication group inside a cluster. Today every cluster has the one group 0.
+    /// A replication group inside a cluster. A cluster without groups is the one group 0.
     GroupId(u32), "g"
+);
+number!(
+    /// The place of a group among those of a process, from 0: no look-up is needed for it.
+    GroupIndex(u16), "group "
 );
 number!(
     /// The number of an epoch: one protocol with one set of members.
@@ -102,6 +106,23 @@ impl Position {
 
 impl ReplicaId {
     /// As an index into a slice with one element per member.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl GroupIndex {
+    /// The group of this place.
+    ///
+    /// # Panics
+    /// When it is above the 65,536 groups that a process may have.
+    #[must_use]
+    pub fn new(index: usize) -> Self {
+        Self(u16::try_from(index).expect("a process has few groups"))
+    }
+
+    /// As an index into a slice with one element per group.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize

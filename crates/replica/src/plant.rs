@@ -103,7 +103,7 @@ macro_rules! plants {
             pub fn parse(value: &str) -> Result<Self, ::alloc::string::String> {
                 match Self::named(value) {
                     None if value != "none" => {
-                        Err(::alloc::format!("'{value}' is not a planted bug"))
+                        Err(::alloc::format!("'{value}' is not a injected bug"))
                     },
                     found => Ok(found.unwrap_or_default()),
                 }
@@ -187,6 +187,10 @@ crate::plants! {
         "the past is answered from what may still be undone";
     TicksByLocalClock "ticks_by_local_clock" 0 "--faults all"
         "what is dropped of the past, and what expires, goes by a replica's own clock";
+    SegmentTrimmedForAnotherGroup "segment_trimmed_for_another_group" 0 "groups"
+        "a segment of the journal goes when one group needs it no more";
+    PersistedOfAnotherDriver "persisted_of_another_driver" 0 "groups"
+        "a group is told that its writes are durable when those of another group are";
     LateSealCounts "late_seal_counts" 0 "--faults all,ended"
         "an epoch ends though the end came too late";
 }

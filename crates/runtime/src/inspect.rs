@@ -13,7 +13,7 @@ use crate::{
 };
 pub use quintet_replica::journal::RecordInfo;
 use quintet_replica::{
-    Durability, EpochNumber, GroupId,
+    Durability,
     journal::{Identity, JournalError, inspect as inspect_journal},
 };
 use serde::Serialize;
@@ -189,9 +189,6 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
     let identity = Identity {
         cluster: owner.cluster,
         node: owner.node,
-        group: GroupId(0),
-        // Records of all epochs are shown.
-        epoch: EpochNumber(u64::MAX),
     };
     let mut disk = FileDisk::new(path, false, path.join("aside"));
     let found = inspect_journal(&mut disk, &identity, record)

@@ -454,8 +454,8 @@ impl Drop for FileDisk {
 mod tests {
     use super::*;
     use quintet_replica::{
-        ClusterId, EpochNumber, GroupId, ReplicaId, Slot, Write,
-        journal::{Identity, Journal},
+        ClusterId, EpochNumber, GroupId, GroupIndex, ReplicaId, Slot, Write,
+        journal::{GroupEpoch, Identity, Journal},
     };
 
     #[test]
@@ -467,42 +467,49 @@ mod tests {
             let identity = Identity {
                 cluster: ClusterId(1),
                 node: ReplicaId(0),
+            };
+            let groups = [GroupEpoch {
                 group: GroupId(0),
                 epoch: EpochNumber(1),
-            };
+            }];
             let open = || {
                 let disk = FileDisk::new(directory.path(), direct, directory.path().join("aside"));
-                Journal::open(disk, identity, 64 << 10).map_err(|error| error.to_string())
+                Journal::open(disk, identity, &groups, 64 << 10).map_err(|error| error.to_string())
             };
             let mut journal = open().expect("opens").journal;
             for slot in 1..=100u64 {
                 let record = vec![slot as u8; 3000].into();
                 journal
-                    .append(&Write::Record {
-                        slot: Slot(slot),
-                        record,
-                    })
+                    .append(
+                        GroupIndex(0),
+                        &Write::Record {
+                            slot: Slot(slot),
+                            record,
+                        },
+                    )
                     .expect("room");
                 journal.commit().expect("writes");
                 journal
-                    .trim(Slot(slot.saturating_sub(40)))
+                    .trim(GroupIndex(0), Slot(slot.saturating_sub(40)))
                     .expect("removes");
             }
             journal
-                .append(&Write::Promise(Bytes::from("mine")))
+                .append(GroupIndex(0), &Write::Promise(Bytes::from("mine")))
                 .expect("writes");
+            journal.commit().expect("writes");
             drop(journal);
             let opened = open().expect("opens");
-            let slots: Vec<u64> = opened.records.iter().map(|(slot, _)| slot.0).collect();
+            let found = &opened.groups[0];
+            let slots: Vec<u64> = found.records.iter().map(|(slot, _)| slot.0).collect();
             assert!(slots.ends_with(&(70..=100).collect::<Vec<_>>()));
             assert!(slots.len() < 90);
             assert!(
-                opened
+                found
                     .records
                     .iter()
                     .all(|(slot, bytes)| bytes[2999] == slot.0 as u8)
             );
-            assert_eq!(opened.promise.as_deref(), Some(&b"mine"[..]));
+            assert_eq!(found.promise.as_deref(), Some(&b"mine"[..]));
             assert!(!opened.torn && !opened.promise_repaired);
         }
     }

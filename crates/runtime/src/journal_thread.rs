@@ -12,7 +12,7 @@ use crate::{
     mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
-    EpochNumber, PersistId, Slot, Write,
+    EpochNumber, GroupIndex, PersistId, Slot, Write,
     journal::{Journal, JournalError},
 };
 use std::{
@@ -27,12 +27,12 @@ use std::{
 const GROUP_MAX: usize = 4 << 20;
 
 enum Order {
-    Write(PersistId, Write),
-    Trim(Slot),
+    Write(GroupIndex, PersistId, Write),
+    Trim(GroupIndex, Slot),
     /// A snapshot came from a peer.
-    Skip,
+    Skip(GroupIndex),
     /// Another epoch begins; whether room is to be reserved for its records.
-    Enter(EpochNumber, bool),
+    Enter(GroupIndex, EpochNumber, bool),
 }
 
 /// The event loop's side.
@@ -66,23 +66,24 @@ impl JournalThread {
         })
     }
 
-    pub fn write(&mut self, id: PersistId, write: Write) {
+    /// `id` is the journal's number, not the group's.
+    pub fn write(&mut self, group: GroupIndex, id: PersistId, write: Write) {
         self.queued += weight(&write);
-        self.order(Order::Write(id, write));
+        self.order(Order::Write(group, id, write));
     }
 
-    pub fn trim(&self, below: Slot) {
-        self.order(Order::Trim(below));
+    pub fn trim(&self, group: GroupIndex, below: Slot) {
+        self.order(Order::Trim(group, below));
     }
 
     /// A snapshot came from a peer: what it covers was never written here.
-    pub fn skip(&self) {
-        self.order(Order::Skip);
+    pub fn skip(&self, group: GroupIndex) {
+        self.order(Order::Skip(group));
     }
 
     /// Another epoch begins, with a state that is durable elsewhere; `reserve` as for the start.
-    pub fn enter(&self, epoch: EpochNumber, reserve: bool) {
-        self.order(Order::Enter(epoch, reserve));
+    pub fn enter(&self, group: GroupIndex, epoch: EpochNumber, reserve: bool) {
+        self.order(Order::Enter(group, epoch, reserve));
     }
 
     fn order(&self, order: Order) {
@@ -183,12 +184,13 @@ impl Worker<'_> {
     }
 
     fn write_group(&mut self) -> Result<(), JournalError<FileError>> {
-        let (mut last, mut taken, mut trim) = (None, 0, None);
+        let (mut last, mut taken) = (None, 0);
+        let mut trims: Vec<(GroupIndex, Slot)> = Vec::new();
         let mut result = Ok(());
         self.stuck = false;
         while let Some(order) = self.backlog.pop_front() {
             match &order {
-                Order::Write(id, write) => match self.journal.append(write) {
+                Order::Write(group, id, write) => match self.journal.append(*group, write) {
                     Ok(()) => {
                         taken += weight(write);
                         last = Some(*id);
@@ -204,16 +206,19 @@ impl Worker<'_> {
                         break;
                     }
                 },
-                Order::Trim(below) => trim = Some(*below),
-                Order::Skip => result = self.journal.skip(),
-                Order::Enter(epoch, reserve) => {
-                    trim = None;
+                Order::Trim(group, below) => {
+                    trims.retain(|(trimmed, _)| trimmed != group);
+                    trims.push((*group, *below));
+                }
+                Order::Skip(group) => result = self.journal.skip(*group),
+                Order::Enter(group, epoch, reserve) => {
+                    trims.retain(|(trimmed, _)| trimmed != group);
                     self.reserve = *reserve;
                     if !self.reserve {
                         // Nothing waits for room that only records take.
                         self.tell_room(None);
                     }
-                    result = self.journal.enter(*epoch);
+                    result = self.journal.enter(*group, *epoch);
                 }
             }
             if result.is_err() || taken > GROUP_MAX {
@@ -231,7 +236,10 @@ impl Worker<'_> {
                 taken,
             });
         }
-        trim.map_or(Ok(()), |below| self.journal.trim(below))
+        for (group, below) in trims {
+            self.journal.trim(group, below)?;
+        }
+        Ok(())
     }
 
     /// Reserves the room of the next segment before it is needed.

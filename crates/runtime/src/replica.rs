@@ -39,7 +39,7 @@ use quintet_replica::{
     CommandTime, Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane,
     Level, Node, NodeSetup, Payload, Peer, Position, RecoveredBytes, ReplicaId, RequestKind,
     RequestStatus, StateMachine, Time,
-    journal::{Identity, Journal, JournalError, Opened},
+    journal::{GroupEpoch, Identity, Journal, JournalError, Opened},
     limits, no_member,
     past::{self, Asking, Step},
 };
@@ -412,9 +412,11 @@ fn open_storage(
     let identity = Identity {
         cluster: config.cluster,
         node: config.id,
+    };
+    let groups = [GroupEpoch {
         group: descriptor.group,
         epoch: descriptor.number,
-    };
+    }];
     let directory = data.path().join("snapshots");
     let survey = match data.keeps {
         true => Survey::of(&directory, config.cluster, Some(descriptor.number))
@@ -425,13 +427,13 @@ fn open_storage(
     let disk = || FileDisk::new(&config.data, config.journal.direct, data.aside());
     let length = config.journal.segment_bytes;
     let opened = match data.journal_begins_again {
-        true => Journal::begin_again(disk(), identity, length, true),
-        false => Journal::open(disk(), identity, length),
+        true => Journal::begin_again(disk(), identity, &groups, length, &[true]),
+        false => Journal::open(disk(), identity, &groups, length),
     };
     let (opened, lost) = match opened {
         Ok(opened) => {
             // In memory durability there is nothing that the journal must go back to.
-            let lost = data.keeps.then(|| survey.lost(opened.complete));
+            let lost = data.keeps.then(|| survey.lost(opened.groups[0].complete));
             let lost = lost.flatten();
             (Some(opened), lost.map(|lost| no_remedy_yet(&lost)))
         }
@@ -466,7 +468,8 @@ fn open_storage(
             (survey.set_older_aside(&directory, &data.aside())).map_err(failed)?;
             let disk = FileDisk::new(&config.data, config.journal.direct, data.aside());
             let from_nothing = survey.good.is_none();
-            Journal::begin_again(disk, identity, length, from_nothing).map_err(unusable)?
+            Journal::begin_again(disk, identity, &groups, length, &[from_nothing])
+                .map_err(unusable)?
         }
     };
     (survey.set_aside(&directory, &data.aside())).map_err(failed)?;
@@ -526,20 +529,21 @@ fn assemble(
     };
     let epoch = epochs.epoch(&descriptor);
     let Storage {
-        opened,
+        mut opened,
         snapshots,
         repairing,
     } = open_storage(config, &descriptor, &mut data, &mailer)?;
+    let found = opened.groups.remove(0);
     if let Some(check) = machine.state_check() {
         snapshots.check_states(check);
     }
     let recovered = RecoveredBytes {
         first_boot: data.first_boot,
         forgot: data.forgot,
-        promise: opened.promise,
+        promise: found.promise,
         checkpoint: None,
         records: match data.keeps {
-            true => opened.records,
+            true => found.records,
             false => Vec::new(),
         },
     };

@@ -91,8 +91,8 @@ pub enum CampaignError {
     /// An option that the protocol does not take.
     #[error(transparent)]
     Option(#[from] OptionError),
-    /// Planted bugs are not in this build.
-    #[error("planted bugs are only in a build with the feature 'plant'")]
+    /// Injected bugs are not in this build.
+    #[error("injected bugs are only in a build with the feature 'plant'")]
     NoPlants,
 }
 

@@ -19,9 +19,13 @@ mod snapshots;
 use self::open::OpenFiles;
 use crate::{random::Random, stored_epoch::StoredEpoch};
 use quintet_replica::{
-    Bytes, Descriptor, Durability, EpochNumber, Executed, PersistId, Planted, RecoveredBytes, Slot,
-    SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan, Time, Write,
-    journal::{BLOCK, Disk as JournalDisk, Identity, Journal, JournalError, MARK_SLOT},
+    Bytes, Descriptor, Durability, EpochNumber, Executed, GroupIndex, PersistId, Planted,
+    RecoveredBytes, Slot, SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan,
+    Time, Write,
+    journal::{
+        BLOCK, Disk as JournalDisk, Found as InJournal, GroupEpoch, Identity, Journal,
+        JournalError, MARK_SLOT,
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -32,6 +36,8 @@ use std::{
 
 /// What a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
+/// The one group of the process.
+const ONLY: GroupIndex = GroupIndex(0);
 /// Removed segments kept for reuse, as the runtime does.
 const SPARES_MAX: usize = 2;
 
@@ -502,7 +508,7 @@ impl Disk {
     /// anyway.
     pub fn open(
         &mut self,
-        identity: Identity,
+        (identity, group): (Identity, GroupEpoch),
         first_boot: bool,
         forgot: bool,
         (durability, others_suffice): (Durability, bool),
@@ -513,10 +519,11 @@ impl Disk {
         let good = !self.snapshots.is_empty() || durability == Durability::Memory;
         self.files.contents().opening = true;
         let length = self.profile.segment_length;
-        let opened = Journal::open_planted(self.files.clone(), identity, length, self.planted);
+        let (files, planted) = (self.files.clone(), self.planted);
+        let opened = Journal::open_planted(files, identity, &[group], length, planted);
         let gap = bad.iter().any(|kept| kept.fetched);
-        let (opened, lost) = match opened {
-            Ok(opened) if !gap && (good || opened.complete) => (opened, false),
+        let (mut opened, lost) = match opened {
+            Ok(opened) if !gap && (good || opened.groups[0].complete) => (opened, false),
             Err(error) if !error.is_damage() || !others_suffice => return Err(error),
             Ok(_) if !others_suffice => {
                 // As good as any other word for a journal that does not go back far enough.
@@ -531,22 +538,26 @@ impl Disk {
                 // The log that led from an older snapshot to the newest good one goes away.
                 let older = self.snapshots.len().saturating_sub(1);
                 self.snapshots.drain(..older);
+                let files = self.files.clone();
                 (
-                    Journal::begin_again(self.files.clone(), identity, length, !good)?,
+                    Journal::begin_again(files, identity, &[group], length, &[!good])?,
                     true,
                 )
             }
         };
         self.files.contents().opening = false;
         self.journal = Some(opened.journal);
-        self.needed = opened.records.iter().map(|(slot, _)| *slot).collect();
+        let InJournal {
+            promise, records, ..
+        } = opened.groups.remove(0);
+        self.needed = records.iter().map(|(slot, _)| *slot).collect();
         Ok(Found {
             recovered: RecoveredBytes {
                 first_boot,
                 forgot: forgot || lost,
-                promise: opened.promise,
+                promise,
                 checkpoint: None,
-                records: opened.records,
+                records,
             },
             torn: opened.torn,
             promise_repaired: opened.promise_repaired,
@@ -634,7 +645,7 @@ impl Disk {
             };
             match &order {
                 Order::Write(id, write) => {
-                    match journal.append(write) {
+                    match journal.append(ONLY, write) {
                         Ok(()) => {}
                         Err(JournalError::Full(_)) => {
                             self.waiting.push_front(order);
@@ -649,9 +660,9 @@ impl Disk {
                     upto = Some(*id);
                 }
                 Order::Trim(below) => trim = Some(*below),
-                Order::Skip => journal.skip()?,
+                Order::Skip => journal.skip(ONLY)?,
                 Order::Enter(epoch) => {
-                    journal.enter(*epoch)?;
+                    journal.enter(ONLY, *epoch)?;
                     self.needed.clear();
                     trim = None;
                 }
@@ -660,7 +671,7 @@ impl Disk {
         journal.commit()?;
         self.records_max = self.records_max.max(self.needed.len());
         if let Some(below) = trim {
-            journal.trim(below)?;
+            journal.trim(ONLY, below)?;
             while self.needed.front().is_some_and(|slot| *slot < below) {
                 self.needed.pop_front();
             }
@@ -855,13 +866,16 @@ mod tests {
     use super::*;
     use quintet_replica::{ClusterId, EpochNumber, GroupId, ReplicaId};
 
-    fn identity() -> Identity {
-        Identity {
+    fn identity() -> (Identity, GroupEpoch) {
+        let identity = Identity {
             cluster: ClusterId(1),
             node: ReplicaId(0),
+        };
+        let group = GroupEpoch {
             group: GroupId(0),
             epoch: EpochNumber(1),
-        }
+        };
+        (identity, group)
     }
 
     fn opened(disk: &mut Disk) -> Result<Found, JournalError<DiskError>> {

@@ -1,4 +1,4 @@
-//! The planted bugs that a campaign may switch on, and where they are looked for.
+//! The injected bugs that a campaign may switch on, and where they are looked for.
 //!
 //! ```text
 //!   rig (clients, checkers) ─┐
@@ -15,7 +15,7 @@ pub(crate) const APPLIED_TWICE: &str = "applied_twice_at_one_replica";
 /// Replicas work together whatever they are configured with.
 pub(crate) const UNCOMPARED: &str = "configuration_not_compared";
 
-/// Planted bugs of the rig itself.
+/// Injected bugs of the rig itself.
 pub(crate) const RIG: [PlantSpec; 5] = [
     PlantSpec {
         name: "canary",

@@ -38,9 +38,7 @@ use quintet_replica::{
     Epoch, EpochNumber, Executed, FrameError, FrontendId, GroupId, HaltKind, Incarnation, Input,
     Level, Link, NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients,
     ReplicaId, ReplicaSet, Slot, SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake,
-    World as Outside, Write,
-    journal::{Identity, JournalError},
-    put_frame,
+    World as Outside, Write, journal::JournalError, put_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -335,15 +333,11 @@ impl World {
         process.boot += 1;
         let forgot = memory || process.repairing;
         process.incarnation.0 += u64::from(forgot);
-        let identity = Identity {
-            cluster: epoch.cluster,
-            node: ReplicaId(index as u16),
-            group: GroupId(0),
-            epoch: epoch.number,
-        };
         let members = epoch.members;
         let with = (kept, members - 1 > members / 2);
-        let opened = process.disk.open(identity, first_boot, forgot, with);
+        let opened = process
+            .disk
+            .open(starts::owner(&epoch, index), first_boot, forgot, with);
         let found = match opened {
             Ok(found) => found,
             Err(error) => return self.refuse(index, &error),

@@ -46,7 +46,7 @@ pub struct Rounds<M> {
     sent: bool,
     heard: ReplicaSet,
     messages: usize,
-    /// Count messages instead of peers: a planted bug.
+    /// Count messages instead of peers: a injected bug.
     counts_messages: bool,
     inbox: VecDeque<(ReplicaId, M)>,
     dropped: Timing<u64>,

@@ -219,7 +219,7 @@ pub struct SetHash {
     total: u128,
     everything: u128,
     keys: Table<u64, (u128, u32)>,
-    /// Of a planted bug: a batch contributes the same to all of its keys.
+    /// Of a injected bug: a batch contributes the same to all of its keys.
     pub same_for_all_keys: bool,
 }
 

@@ -27,7 +27,7 @@ impl Coin {
         }
     }
 
-    /// A coin that others do not share: a planted bug.
+    /// A coin that others do not share: a injected bug.
     pub const fn spoil(&mut self, id: ReplicaId) {
         self.secret[0] ^= id.0 as u8 + 1;
     }

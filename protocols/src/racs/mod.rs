@@ -72,7 +72,7 @@
 //! # Deviations
 //!
 //! From Algorithm 1, which loses decided blocks and may come to rest as it is printed. Each weaker
-//! rule is kept as a planted bug.
+//! rule is kept as a injected bug.
 //!
 //! - *Line 35* (R1). `block_high` is replaced only by a higher one, and is the block that the own
 //!   round continues. After a timeout in v nothing of v is voted for or proposed synchronously,

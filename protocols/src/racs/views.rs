@@ -296,7 +296,7 @@ impl Racs {
         self.tree.raise_high(elected);
     }
 
-    /// A planted bug: what others hold replaces the look at what was voted for here.
+    /// A injected bug: what others hold replaces the look at what was voted for here.
     pub(super) fn exit_by_high(&mut self, view: u64, high: BlockId, ctx: &mut Context<'_, Self>) {
         if view < self.view.number() || matches!(self.mode, Mode::Recovering(_)) {
             return;

@@ -40,7 +40,7 @@ pub struct Limits {
     pub page_bytes: usize,
     /// Bytes of executed batches that are kept for others.
     pub history_bytes: usize,
-    /// A planted bug: batches are voted for before they are durable.
+    /// A injected bug: batches are voted for before they are durable.
     pub hasty: bool,
 }
 

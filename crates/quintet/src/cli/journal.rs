@@ -86,6 +86,7 @@ struct Record {
     sequence: u64,
     durable: u64,
     slot: u64,
+    group: u32,
     epoch: u64,
     bytes: u64,
 }
@@ -98,6 +99,7 @@ impl From<&RecordInfo> for Record {
             sequence: info.sequence,
             durable: info.durable,
             slot: info.slot.0,
+            group: info.group.0,
             epoch: info.epoch.0,
             bytes: info.length,
         }

@@ -11,8 +11,13 @@ pub const BLOCK: usize = 4096;
 /// The length of a record's header in bytes.
 pub const RECORD_HEADER: usize = 48;
 const MAGIC: u64 = u64::from_le_bytes(*b"QUINTETJ");
-const VERSION: u32 = 1;
+/// A segment of group 0 alone.
+const VERSION_PLAIN: u32 = 1;
+/// A segment of several groups.
+const VERSION: u32 = 2;
 const KIND_RECORD: u8 = 1;
+/// The whole log of a group, as one record; those before it count no more.
+const KIND_LOG: u8 = 2;
 
 /// Whose journal it is. Stands in every segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +26,69 @@ pub struct Identity {
     pub cluster: ClusterId,
     /// The replica.
     pub node: ReplicaId,
+}
+
+/// A group that the replica is in, and the epoch that new records of it belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupEpoch {
     /// The group.
     pub group: GroupId,
-    /// The epoch that new records belong to.
+    /// Its epoch.
     pub epoch: EpochNumber,
+}
+
+/// The groups that a journal is read for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Known<'a> {
+    /// These, and those that it has left. Records of others are rejected.
+    These {
+        groups: &'a [GroupEpoch],
+        left: &'a [GroupEpoch],
+    },
+    /// Any group, in any epoch, and nothing is kept.
+    Any,
+}
+
+/// The place of a record or promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    At(usize),
+    /// It is of an earlier epoch: its slots are other slots, and its promises bind nobody.
+    Earlier,
+    /// It is of a group that was left.
+    Left,
+}
+
+impl Known<'_> {
+    /// The place of a group.
+    pub fn place<E>(
+        &self,
+        what: impl FnOnce() -> String,
+        of: GroupEpoch,
+    ) -> Result<Place, JournalError<E>> {
+        let Self::These { groups, left } = self else {
+            return Ok(Place::Earlier);
+        };
+        let same = |known: &&GroupEpoch| known.group == of.group;
+        if (left.iter().filter(same)).any(|left| of.epoch <= left.epoch) {
+            return Ok(Place::Left);
+        }
+        let Some(at) = groups.iter().position(|known| same(&known)) else {
+            return Err(JournalError::UnknownGroup {
+                what: what(),
+                group: of.group,
+            });
+        };
+        match groups[at].epoch {
+            ours if of.epoch > ours => Err(JournalError::LaterEpoch {
+                what: what(),
+                theirs: of.epoch,
+                ours,
+            }),
+            ours if of.epoch < ours => Ok(Place::Earlier),
+            _ => Ok(Place::At(at)),
+        }
+    }
 }
 
 impl Identity {
@@ -32,31 +96,18 @@ impl Identity {
         format!("cluster {cluster}, replica {}", node.0)
     }
 
-    pub(super) const fn later_epoch<E>(
-        &self,
-        what: String,
-        theirs: EpochNumber,
-    ) -> JournalError<E> {
-        JournalError::LaterEpoch {
-            what,
-            theirs,
-            ours: self.epoch,
-        }
-    }
-
     /// Checks a file's owner.
     pub(super) fn check<E>(
         &self,
         what: impl FnOnce() -> String,
-        cluster: ClusterId,
-        node: ReplicaId,
+        theirs: Self,
     ) -> Result<(), JournalError<E>> {
-        if (cluster, node) == (self.cluster, self.node) {
+        if theirs == *self {
             return Ok(());
         }
         Err(JournalError::Foreign {
             what: what(),
-            theirs: Self::text(cluster, node),
+            theirs: Self::text(theirs.cluster, theirs.node),
             ours: Self::text(self.cluster, self.node),
         })
     }
@@ -65,9 +116,10 @@ impl Identity {
 /// The start of a segment. Takes one block, so that the first record's block never rewrites it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
-    pub cluster: ClusterId,
-    pub node: ReplicaId,
+    pub owner: Identity,
     pub number: u64,
+    /// It has records of group 0 alone, as programs that know no other groups read them.
+    pub plain: bool,
     /// Sequence of its first record; all before it were durable when this was written.
     pub first: u64,
 }
@@ -86,9 +138,8 @@ impl SegmentHeader {
         let mut scratch = bytes::BytesMut::new();
         let mut writer = Writer::new(&mut scratch);
         writer.u64(MAGIC);
-        writer.u32(VERSION);
-        writer.u128(self.cluster.0);
-        writer.u16(self.node.0);
+        writer.u32(if self.plain { VERSION_PLAIN } else { VERSION });
+        self.owner.encode(&mut writer);
         writer.u64(self.number);
         writer.u64(self.first);
         let fields = writer.finish().into_bytes();
@@ -117,9 +168,9 @@ impl SegmentHeader {
         }
         let version = reader.u32("segment format")?;
         let header = Self {
-            cluster: ClusterId(reader.u128("cluster")?),
-            node: ReplicaId(reader.u16("node")?),
+            owner: Identity::decode(&mut reader)?,
             number: reader.number("segment number")?,
+            plain: version == VERSION_PLAIN,
             first: reader.number("first sequence")?,
         };
         let fields = whole - reader.remaining();
@@ -144,8 +195,10 @@ pub(super) struct RecordView {
     pub sequence: u64,
     pub durable: u64,
     pub slot: Slot,
-    pub epoch: EpochNumber,
+    pub of: GroupEpoch,
     pub payload: Bytes,
+    /// The payload is a log, see [`unpack`].
+    pub is_log: bool,
     /// Length with header and padding.
     pub length: usize,
 }
@@ -164,27 +217,49 @@ fn record_checksum(segment: u64, header: &[u8], payload: &[u8]) -> u32 {
 }
 
 /// Appends the header of a record of `payload`, which is to follow it, and then zeros up to
-/// [`record_length`].
+/// [`record_length`]. `kind`: whether it is a log, see [`unpack`].
 pub(super) fn append_record_header(
     out: &mut Vec<u8>,
-    segment: u64,
-    identity: &Identity,
+    (segment, of): (u64, GroupEpoch),
     (sequence, durable): (u64, u64),
-    slot: Slot,
+    (slot, is_log): (Slot, bool),
     payload: &[u8],
 ) {
     let start = out.len();
     let length = u32::try_from(payload.len()).expect("records are far below 4 GiB");
+    let kind = if is_log { KIND_LOG } else { KIND_RECORD };
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&sequence.to_le_bytes());
     out.extend_from_slice(&durable.to_le_bytes());
     out.extend_from_slice(&slot.0.to_le_bytes());
-    out.extend_from_slice(&identity.epoch.0.to_le_bytes());
-    out.extend_from_slice(&identity.group.0.to_le_bytes());
-    out.extend_from_slice(&[KIND_RECORD, 0, 0, 0]);
+    out.extend_from_slice(&of.epoch.0.to_le_bytes());
+    out.extend_from_slice(&of.group.0.to_le_bytes());
+    out.extend_from_slice(&[kind, 0, 0, 0]);
     let checksum = record_checksum(segment, &out[start + 8..start + RECORD_HEADER], payload);
     out[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// The records of a group as the payload of one.
+pub(super) fn pack(records: &[(Slot, Bytes)]) -> Bytes {
+    let mut scratch = bytes::BytesMut::new();
+    let mut writer = Writer::new(&mut scratch);
+    for (slot, record) in records {
+        writer.u64(slot.0);
+        writer.slice(record);
+    }
+    writer.finish().into_bytes()
+}
+
+/// The records in the payload of one.
+pub(super) fn unpack(payload: Bytes) -> Option<Vec<(Slot, Bytes)>> {
+    let mut reader = Reader::new(payload);
+    let mut records = Vec::new();
+    while reader.remaining() > 0 {
+        let slot = Slot(reader.u64("slot").ok()?);
+        records.push((slot, reader.blob("record").ok()?));
+    }
+    Some(records)
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -202,7 +277,7 @@ pub(super) fn read_record(bytes: &Bytes, segment: u64, at: usize) -> Option<Reco
     let end = at.checked_add(RECORD_HEADER)?.checked_add(length)?;
     let payload = bytes.get(at + RECORD_HEADER..end)?;
     let header = &bytes[at + 8..at + RECORD_HEADER];
-    if header[36] != KIND_RECORD
+    if ![KIND_RECORD, KIND_LOG].contains(&header[36])
         || u32::from_le_bytes(field(bytes, at + 4)?) != record_checksum(segment, header, payload)
     {
         return None;
@@ -211,7 +286,11 @@ pub(super) fn read_record(bytes: &Bytes, segment: u64, at: usize) -> Option<Reco
         sequence: u64::from_le_bytes(field(header, 0)?),
         durable: u64::from_le_bytes(field(header, 8)?),
         slot: Slot(u64::from_le_bytes(field(header, 16)?)),
-        epoch: EpochNumber(u64::from_le_bytes(field(header, 24)?)),
+        of: GroupEpoch {
+            group: GroupId(u32::from_le_bytes(field(header, 32)?)),
+            epoch: EpochNumber(u64::from_le_bytes(field(header, 24)?)),
+        },
+        is_log: header[36] == KIND_LOG,
         payload: bytes.slice(at + RECORD_HEADER..end),
         length: record_length(length),
     })
@@ -221,14 +300,24 @@ impl Wire for Identity {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.u128(self.cluster.0);
         writer.u16(self.node.0);
-        writer.u32(self.group.0);
-        writer.u64(self.epoch.0);
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             cluster: ClusterId(reader.u128("cluster")?),
             node: ReplicaId(reader.u16("node")?),
+        })
+    }
+}
+
+impl Wire for GroupEpoch {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u32(self.group.0);
+        writer.u64(self.epoch.0);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
             group: GroupId(reader.u32("group")?),
             epoch: EpochNumber(reader.u64("epoch")?),
         })

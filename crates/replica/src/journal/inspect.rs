@@ -8,12 +8,12 @@
 
 use super::{
     Disk, Identity, JournalError,
-    format::{BLOCK, HeaderFound, SegmentHeader, read_record},
+    format::{BLOCK, HeaderFound, Known, SegmentHeader, read_record},
     mark::Marks,
     promise::{self, Promises},
     scan,
 };
-use crate::{EpochNumber, Planted, Slot};
+use crate::{EpochNumber, GroupId, Planted, Slot};
 use alloc::vec::Vec;
 
 /// A record as it stands in a segment.
@@ -29,8 +29,12 @@ pub struct RecordInfo {
     pub durable: u64,
     /// The protocol's slot.
     pub slot: Slot,
+    /// The group that it belongs to.
+    pub group: GroupId,
     /// The epoch that it belongs to.
     pub epoch: EpochNumber,
+    /// It stands for all records of its group before it.
+    pub is_log: bool,
     /// Bytes of the protocol's record.
     pub length: u64,
 }
@@ -63,7 +67,7 @@ pub struct Inspection<E> {
     pub promises: [Option<(u64, u64)>; 2],
     /// The sequence up to which the marks say that all was durable.
     pub durable: Option<u64>,
-    /// Whether nothing was ever trimmed.
+    /// Whether nothing of group 0 was ever trimmed.
     pub complete: bool,
     /// Whether the last write was unfinished; that is no damage.
     pub torn: bool,
@@ -71,7 +75,7 @@ pub struct Inspection<E> {
     pub verdict: Option<JournalError<E>>,
 }
 
-/// Reads everything and changes nothing. Every record that can be read is given to `record`.
+/// Reads everything, of all groups and epochs, and changes nothing. Every record that can be read is given to `record`.
 ///
 /// # Errors
 /// When the storage fails. Damage is no error here, it is in the verdict.
@@ -99,7 +103,9 @@ pub fn inspect<D: Disk>(
                 sequence: found.sequence,
                 durable: found.durable,
                 slot: found.slot,
-                epoch: found.epoch,
+                group: found.of.group,
+                epoch: found.of.epoch,
+                is_log: found.is_log,
                 length: found.payload.len() as u64,
             });
             at += found.length;
@@ -125,8 +131,8 @@ pub fn inspect<D: Disk>(
         Ok(_) => {}
         Err(error) => inspection.verdict = Some(error),
     }
-    let promises = Promises::open(disk, identity).map(drop);
-    match promises.and_then(|()| scan::scan(disk, identity, Planted::default())) {
+    let promises = Promises::open(disk, identity, None).map(drop);
+    match promises.and_then(|()| scan::scan(disk, identity, Known::Any, Planted::default())) {
         Ok(scan) => (inspection.complete, inspection.torn) = (scan.complete, scan.torn),
         Err(JournalError::Disk(error)) => return Err(error),
         Err(error) => inspection.verdict = inspection.verdict.take().or(Some(error)),

@@ -8,7 +8,7 @@
 //! A record proves that those before it were durable; nothing in the journal proves the last one.
 //! Without a mark its damage looks like a torn write, and cutting it off would forget a vote.
 
-use super::{Disk, Identity, JournalError};
+use super::{Disk, GroupEpoch, Identity, JournalError};
 use crate::{Bytes, DecodeError, Reader, Wire, Writer};
 use alloc::string::ToString;
 use bytes::BytesMut;
@@ -27,8 +27,10 @@ pub(super) struct Mark {
     pub durable: u64,
     /// The oldest segment that must still be there.
     pub first: u64,
-    /// Nothing was ever trimmed: the journal goes back to the replica's first start.
+    /// Nothing of group 0 was ever trimmed: its records go back to the replica's first start.
     pub complete: bool,
+    /// The first of the groups; of no meaning.
+    pub group: GroupEpoch,
 }
 
 /// What both slots hold together.
@@ -50,6 +52,7 @@ impl Mark {
         writer.u64(MAGIC);
         writer.u32(VERSION);
         identity.encode(&mut writer);
+        self.group.encode(&mut writer);
         writer.u64(self.number);
         writer.u64(self.durable);
         writer.u64(self.first);
@@ -73,11 +76,13 @@ impl Mark {
                 return Ok(Err(version));
             }
             let owner = Identity::decode(&mut reader)?;
+            let group = GroupEpoch::decode(&mut reader)?;
             let mark = Self {
                 number: reader.number("mark number")?,
                 durable: reader.number("durable")?,
                 first: reader.number("first segment")?,
                 complete: reader.bool("complete")?,
+                group,
             };
             let fields = bytes.len() - reader.remaining();
             if version == 0 || reader.u32("checksum")? != crate::checksum(&bytes[..fields]) {
@@ -88,7 +93,7 @@ impl Mark {
         let what = || "the mark file".to_string();
         match read() {
             Ok(Ok((mark, owner))) => {
-                identity.check(what, owner.cluster, owner.node)?;
+                identity.check(what, owner)?;
                 Ok(Some(mark))
             }
             Ok(Err(theirs)) => Err(JournalError::Newer {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Write::Record ──► group buffer ──► one durable write per commit ──► segment, segment, …
-//!   Write::Promise ─► both slots of the promise file, one after the other
+//!   Write::Promise ─► table of the groups' promises, by commit ──► both slots, one after the other
 //!
 //!   durable up to ─► a mark beside them, without waiting for the disk
 //!
@@ -10,6 +10,16 @@
 //!   record  = length u32 | crc32c u32 | sequence u64 | durable u64 | slot u64 | epoch u64
 //!           | group u32 | kind u8 | zero u8 u16 | payload | zeros up to a multiple of 8
 //! ```
+//!
+//! All groups of a process share one journal, so that a commit is one durable write for all. Order
+//! is kept within a group: its promise is durable after its records before it and before its
+//! records behind it. A segment is deleted when it is the oldest and no group needs it. The records
+//! of an idle group can be brought forward: a record of kind 2 contains all needed records of its
+//! group and replaces all before it. With group 0 alone the format is that of a journal without
+//! groups.
+//!
+//! Records and promises of a group that was not named at opening are rejected: the files that name
+//! the groups may be an older copy, and the group's promises would be broken.
 //!
 //! `sequence` counts records without a gap across segments. `durable` is the last sequence that
 //! was durable when the record was written: that tells a torn tail from damage. A bad record is
@@ -27,17 +37,19 @@
 mod format;
 mod inspect;
 mod mark;
+mod order;
 mod promise;
 mod scan;
 mod writer;
 
-pub use format::{BLOCK, Identity, RECORD_HEADER};
+pub use format::{BLOCK, GroupEpoch, Identity, RECORD_HEADER};
 pub use inspect::{Inspection, RecordInfo, SegmentInfo, inspect};
 pub use mark::MARK_SLOT;
+pub use order::JournalOrder;
 pub use promise::{PROMISE_MAX, PROMISE_SLOT};
-pub use writer::{Journal, Opened};
+pub use writer::{FORWARD_MAX, Found, Held, Journal, Opened};
 
-use crate::EpochNumber;
+use crate::{EpochNumber, GroupId};
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 
@@ -171,6 +183,18 @@ pub enum JournalError<E> {
         /// What it should be at most.
         ours: EpochNumber,
     },
+    /// A file has records or promises of a group that was not named.
+    #[error(
+        "{what} has something of group {}, and this replica is not said to be in that group: the \
+         files that name its groups are an older copy. Restore them as they were when it last ran",
+        .group.0
+    )]
+    UnknownGroup {
+        /// Which file.
+        what: String,
+        /// The group.
+        group: GroupId,
+    },
     /// A record that was durable can no longer be read.
     #[error(
         "journal segment {segment} is damaged at offset {offset}: record {sequence} was durable \
@@ -221,5 +245,7 @@ impl<E> JournalError<E> {
     }
 }
 
+#[cfg(test)]
+mod group_tests;
 #[cfg(test)]
 mod tests;

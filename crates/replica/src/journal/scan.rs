@@ -9,23 +9,62 @@
 
 use super::{
     Disk, Identity, JournalError,
-    format::{BLOCK, HeaderFound, RECORD_HEADER, SegmentHeader, read_record, sequence_at},
+    format::{
+        BLOCK, HeaderFound, Known, Place, RECORD_HEADER, RecordView, SegmentHeader, read_record,
+        sequence_at, unpack,
+    },
     mark::Marks,
 };
 use crate::{Bytes, Planted, Slot, plant::Plant};
-use alloc::{format, vec::Vec};
+use alloc::{format, vec, vec::Vec};
+use smallvec::{SmallVec, smallvec};
+
+/// The records of a group in a segment, of its present epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Above all slots of its records; 0 when it has none.
+    pub end: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Share {
+    pub fn add(&mut self, slot: Slot, length: u64) {
+        self.end = self.end.max(slot.0.saturating_add(1));
+        self.bytes += length;
+    }
+}
 
 /// A segment that holds records.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub number: u64,
     pub length: u64,
-    pub slot_max: Slot,
+    /// See [`SegmentHeader::plain`].
+    pub plain: bool,
+    /// By group; later groups may be missing.
+    pub shares: SmallVec<[Share; 1]>,
+}
+
+impl Kept {
+    pub fn share(&self, at: usize) -> Share {
+        self.shares.get(at).copied().unwrap_or_default()
+    }
+
+    /// The records of a group count no more.
+    pub fn release(&mut self, at: usize) {
+        if let Some(share) = self.shares.get_mut(at) {
+            *share = Share::default();
+        }
+    }
 }
 
 /// What a scan found.
 pub(super) struct Scan {
-    pub records: Vec<(Slot, Bytes)>,
+    /// By group.
+    pub records: Vec<Vec<(Slot, Bytes)>>,
+    /// There are records of groups that the replica has left.
+    pub has_left: bool,
     pub kept: Vec<Kept>,
     /// Segments after the end: they hold nothing that was acknowledged.
     pub void: Vec<u64>,
@@ -35,9 +74,30 @@ pub(super) struct Scan {
     pub next: u64,
     /// Whether bytes of an unfinished write were found at the end.
     pub torn: bool,
-    /// Whether it goes back to the replica's first start.
+    /// Whether the records of group 0 go back to the replica's first start.
     pub complete: bool,
     pub marks: Marks,
+}
+
+impl Scan {
+    /// Takes a record of the group at `at` in, which stands in the segment of these shares.
+    /// False when it cannot be read.
+    fn take(&mut self, at: usize, record: RecordView, shares: &mut [Share]) -> bool {
+        if !record.is_log {
+            shares[at].add(record.slot, record.length as u64);
+            self.records[at].push((record.slot, record.payload));
+            return true;
+        }
+        let Some(records) = unpack(record.payload) else {
+            return false;
+        };
+        // It stands for all before it.
+        self.kept.iter_mut().for_each(|kept| kept.release(at));
+        shares[at] = Share::default();
+        shares[at].add(record.slot, record.length as u64);
+        self.records[at] = records;
+        true
+    }
 }
 
 /// How far ahead of the expected sequence a record of the same, unfinished write may be.
@@ -63,6 +123,7 @@ fn proves_durable(bytes: &Bytes, segment: u64, from: usize, sequence: u64) -> bo
 pub(super) fn scan<D: Disk>(
     disk: &mut D,
     identity: &Identity,
+    known: Known<'_>,
     planted: Planted,
 ) -> Result<Scan, JournalError<D::Error>> {
     let credulous = planted.is(Plant::JournalEndsAtDamage);
@@ -71,8 +132,13 @@ pub(super) fn scan<D: Disk>(
         marks => marks,
     };
     let numbers = disk.segments().map_err(JournalError::Disk)?;
+    let groups = match known {
+        Known::These { groups, .. } => groups.len(),
+        Known::Any => 0,
+    };
     let mut scan = Scan {
-        records: Vec::new(),
+        records: vec![Vec::new(); groups],
+        has_left: false,
         kept: Vec::new(),
         void: Vec::new(),
         last: None,
@@ -97,6 +163,7 @@ pub(super) fn scan<D: Disk>(
         }
         let bytes = disk.read(number).map_err(JournalError::Disk)?;
         let what = || format!("journal segment {number}");
+        let mut plain = false;
         let first = match SegmentHeader::read(&bytes) {
             HeaderFound::Newer(theirs) => {
                 let ours = SegmentHeader::version();
@@ -107,7 +174,8 @@ pub(super) fn scan<D: Disk>(
                 });
             }
             HeaderFound::Valid(header) => {
-                identity.check(what, header.cluster, header.node)?;
+                identity.check(what, header.owner)?;
+                plain = header.plain;
                 // A lower number was left by what the file held before it was used again.
                 (header.number == number).then_some(header.first)
             }
@@ -163,20 +231,25 @@ pub(super) fn scan<D: Disk>(
             scan.next = first;
         }
         let mut at = BLOCK;
-        let mut slot_max = Slot(0);
+        let mut shares: SmallVec<[Share; 1]> = smallvec![Share::default(); groups];
         while let Some(record) = read_record(&bytes, number, at) {
             if record.sequence != scan.next {
                 break;
             }
+            let (offset, sequence) = (at as u64, scan.next);
             at += record.length;
             scan.next += 1;
-            if record.epoch > identity.epoch {
-                return Err(identity.later_epoch(what(), record.epoch));
-            }
-            // Slots of another epoch are other slots.
-            if record.epoch == identity.epoch {
-                slot_max = slot_max.max(record.slot);
-                scan.records.push((record.slot, record.payload));
+            match known.place(what, record.of)? {
+                Place::At(group) if !scan.take(group, record, &mut shares) => {
+                    return Err(JournalError::Damaged {
+                        segment: number,
+                        offset,
+                        sequence,
+                    });
+                }
+                Place::At(_) => {}
+                Place::Left => scan.has_left = true,
+                Place::Earlier => {}
             }
         }
         if !credulous && proves_durable(&bytes, number, at, scan.next) {
@@ -193,7 +266,8 @@ pub(super) fn scan<D: Disk>(
         scan.kept.push(Kept {
             number,
             length,
-            slot_max,
+            plain,
+            shares,
         });
         scan.last = Some((bytes, at));
     }

@@ -1,23 +1,24 @@
 use super::{writer::PIECE, *};
-use crate::{ClusterId, EpochNumber, GroupId, ReplicaId, Slot, Write};
+use crate::{ClusterId, EpochNumber, GroupId, GroupIndex, ReplicaId, Slot, Write};
 use alloc::{collections::BTreeMap, format, vec};
 use proptest::prelude::*;
 
 /// A disk in memory.
 #[derive(Clone, Debug, Default)]
-struct Memory {
-    segments: BTreeMap<u64, Vec<u8>>,
-    promises: [Vec<u8>; 2],
+pub(super) struct Memory {
+    pub segments: BTreeMap<u64, Vec<u8>>,
+    pub promises: [Vec<u8>; 2],
+    pub promise_writes: usize,
     /// As written, and as a loss of power would leave them; none when it keeps no marks.
-    marks: Option<[Vec<u8>; 2]>,
+    pub marks: Option<[Vec<u8>; 2]>,
     /// Contents for the next segment that is made, as if its file had been used before.
-    spare: Option<Vec<u8>>,
+    pub spare: Option<Vec<u8>>,
     /// Fail when this many more writes have been done.
-    fail_after: Option<usize>,
+    pub fail_after: Option<usize>,
     /// There is no room for new segments.
-    full: bool,
+    pub full: bool,
     /// The most bytes of one write.
-    longest: usize,
+    pub longest: usize,
 }
 
 impl Memory {
@@ -71,6 +72,7 @@ impl Disk for Memory {
     }
 
     fn remove(&mut self, segment: u64) -> Result<(), &'static str> {
+        self.write_allowed()?;
         self.spare = self.segments.remove(&segment);
         Ok(())
     }
@@ -81,6 +83,7 @@ impl Disk for Memory {
 
     fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), &'static str> {
         self.write_allowed()?;
+        self.promise_writes += 1;
         self.promises[slot] = bytes.to_vec();
         Ok(())
     }
@@ -103,19 +106,28 @@ impl Disk for Memory {
 
 const FULL: &str = "no room";
 
-const SEGMENT: u64 = 4 * BLOCK as u64;
+pub(super) const SEGMENT: u64 = 4 * BLOCK as u64;
 
-fn identity() -> Identity {
+pub(super) fn identity() -> Identity {
     Identity {
         cluster: ClusterId(7),
         node: ReplicaId(1),
-        group: GroupId(0),
-        epoch: EpochNumber(1),
     }
 }
 
+pub(super) const fn group(group: u32, epoch: u64) -> GroupEpoch {
+    GroupEpoch {
+        group: GroupId(group),
+        epoch: EpochNumber(epoch),
+    }
+}
+
+/// Group 0 alone, as a process without groups has it.
+const ALONE: [GroupEpoch; 1] = [group(0, 1)];
+const ZERO: GroupIndex = GroupIndex(0);
+
 fn open(disk: Memory) -> Result<Opened<Memory>, JournalError<&'static str>> {
-    Journal::open(disk, identity(), SEGMENT)
+    Journal::open(disk, identity(), &ALONE, SEGMENT)
 }
 
 fn fresh() -> Journal<Memory> {
@@ -132,14 +144,18 @@ fn record(slot: u64, length: usize) -> Write {
 }
 
 fn slots(opened: &Opened<Memory>) -> Vec<u64> {
-    opened.records.iter().map(|(slot, _)| slot.0).collect()
+    opened.groups[0]
+        .records
+        .iter()
+        .map(|(slot, _)| slot.0)
+        .collect()
 }
 
 /// One record per commit.
 fn written(records: u64, length: usize) -> Memory {
     let mut journal = fresh();
     for slot in 1..=records {
-        journal.append(&record(slot, length)).expect("room");
+        journal.append(ZERO, &record(slot, length)).expect("room");
         journal.commit().expect("room");
     }
     journal.into_disk()
@@ -158,7 +174,7 @@ fn what_was_committed_is_found_again_across_segments_and_restarts() {
             let slot = run * 20 + at;
             expected.push(slot);
             journal
-                .append(&record(slot, 300 + at as usize * 7))
+                .append(ZERO, &record(slot, 300 + at as usize * 7))
                 .expect("room");
             if at % 3 == 0 {
                 journal.commit().expect("room");
@@ -170,7 +186,7 @@ fn what_was_committed_is_found_again_across_segments_and_restarts() {
     assert!(disk.segments.len() > 1);
     let opened = open(disk).expect("opens");
     assert!(
-        opened
+        opened.groups[0]
             .records
             .iter()
             .all(|(slot, bytes)| bytes.iter().all(|b| *b == slot.0 as u8 + 1))
@@ -181,12 +197,12 @@ fn what_was_committed_is_found_again_across_segments_and_restarts() {
 fn a_record_larger_than_a_segment_gets_one_of_its_own() {
     let mut journal = fresh();
     for (slot, length) in [(1, 10), (2, 100_000), (3, 10)] {
-        journal.append(&record(slot, length)).expect("room");
+        journal.append(ZERO, &record(slot, length)).expect("room");
     }
     journal.commit().expect("room");
     let opened = open(journal.into_disk()).expect("opens");
     assert_eq!(slots(&opened), [1, 2, 3]);
-    assert_eq!(opened.records[1].1.len(), 100_000);
+    assert_eq!(opened.groups[0].records[1].1.len(), 100_000);
 }
 
 #[test]
@@ -198,7 +214,7 @@ fn long_record_is_written_in_pieces_and_is_none_without_the_last() {
         let mut disk = before.clone();
         disk.fail_after = fail_after;
         let mut journal = open(disk).expect("opens").journal;
-        let written = journal.append(&long).and_then(|()| journal.commit());
+        let written = journal.append(ZERO, &long).and_then(|()| journal.commit());
         let mut disk = journal.into_disk();
         disk.fail_after = None;
         (written.is_ok(), disk)
@@ -214,7 +230,7 @@ fn long_record_is_written_in_pieces_and_is_none_without_the_last() {
     let Write::Record { record, .. } = &long else {
         unreachable!("it is a record")
     };
-    assert_eq!(found.records[1].1, record);
+    assert_eq!(found.groups[0].records[1].1, record);
     for writes in 0.. {
         let (whole, disk) = write(Some(writes));
         let found = open(disk).expect("a torn write is no damage");
@@ -231,7 +247,7 @@ fn a_tail_cut_at_any_byte_loses_only_the_unfinished_write() {
     let before = written(3, 100);
     let mut journal = open(before.clone()).expect("opens").journal;
     for slot in 4..7 {
-        journal.append(&record(slot, 700)).expect("room");
+        journal.append(ZERO, &record(slot, 700)).expect("room");
     }
     journal.commit().expect("room");
     let after = journal.into_disk();
@@ -252,7 +268,7 @@ fn a_tail_cut_at_any_byte_loses_only_the_unfinished_write() {
         // What is written next stands where the torn write was, and is all that is found there.
         let count = found.len();
         let mut journal = opened.journal;
-        journal.append(&record(9, 50)).expect("room");
+        journal.append(ZERO, &record(9, 50)).expect("room");
         journal.commit().expect("room");
         let again = slots(&open(journal.into_disk()).expect("opens"));
         assert_eq!(
@@ -268,7 +284,7 @@ fn sectors_of_an_unfinished_write_that_arrived_out_of_order_are_no_damage() {
     let before = written(2, 100);
     let mut journal = open(before.clone()).expect("opens").journal;
     for slot in 3..8 {
-        journal.append(&record(slot, 600)).expect("room");
+        journal.append(ZERO, &record(slot, 600)).expect("room");
     }
     journal.commit().expect("room");
     let after = journal.into_disk();
@@ -282,7 +298,7 @@ fn sectors_of_an_unfinished_write_that_arrived_out_of_order_are_no_damage() {
         let count = slots(&opened).len();
         assert!((2..=7).contains(&count));
         let mut journal = opened.journal;
-        journal.append(&record(9, 600)).expect("room");
+        journal.append(ZERO, &record(9, 600)).expect("room");
         journal.commit().expect("room");
         let again = slots(&open(journal.into_disk()).expect("opens"));
         assert_eq!(
@@ -349,7 +365,7 @@ fn files_of_another_owner_or_a_newer_format_are_refused() {
         node: ReplicaId(2),
         ..identity()
     };
-    let opened = Journal::open(disk.clone(), other, SEGMENT);
+    let opened = Journal::open(disk.clone(), other, &ALONE, SEGMENT);
     assert!(matches!(opened, Err(JournalError::Foreign { .. })));
     let mut newer = disk;
     let file = newer.segments.values_mut().next().expect("there");
@@ -374,15 +390,16 @@ fn any_flipped_bit_in_one_copy_of_the_promises_is_repaired_from_the_other() {
     let mut journal = fresh();
     let promise = Bytes::from("mine");
     journal
-        .append(&Write::Promise(promise.clone()))
+        .append(ZERO, &Write::Promise(promise.clone()))
         .expect("writes");
+    journal.commit().expect("writes");
     let disk = journal.into_disk();
     for slot in 0..2 {
         for bit in 0..disk.promises[slot].len() * 8 {
             let mut disk = disk.clone();
             disk.promises[slot][bit / 8] ^= 1 << (bit % 8);
             let opened = open(disk).unwrap_or_else(|error| panic!("bit {bit}: {error}"));
-            assert_eq!(opened.promise, Some(promise.clone()), "bit {bit}");
+            assert_eq!(opened.groups[0].promise, Some(promise.clone()), "bit {bit}");
         }
     }
 }
@@ -391,10 +408,10 @@ fn any_flipped_bit_in_one_copy_of_the_promises_is_repaired_from_the_other() {
 fn trimming_removes_only_segments_without_needed_slots_and_files_are_used_again() {
     let mut journal = fresh();
     for slot in 1..=100u64 {
-        journal.append(&record(slot, 200)).expect("room");
+        journal.append(ZERO, &record(slot, 200)).expect("room");
         journal.commit().expect("room");
         if slot % 20 == 0 {
-            journal.trim(Slot(slot - 5)).expect("removes");
+            journal.trim(ZERO, Slot(slot - 5)).expect("removes");
         }
     }
     let opened = open(journal.into_disk()).expect("what a reused file held before is no record");
@@ -409,8 +426,9 @@ fn the_last_promise_is_found_and_one_damaged_copy_is_repaired() {
     let mut journal = fresh();
     for text in ["one", "two", "three"] {
         journal
-            .append(&Write::Promise(Bytes::from(text)))
+            .append(ZERO, &Write::Promise(Bytes::from(text)))
             .expect("writes");
+        journal.commit().expect("writes");
     }
     let disk = journal.into_disk();
     for slot in 0..2 {
@@ -419,7 +437,7 @@ fn the_last_promise_is_found_and_one_damaged_copy_is_repaired() {
             damaged.promises[slot][at] ^= 1;
             match open(damaged) {
                 Ok(opened) => {
-                    assert_eq!(opened.promise.as_deref(), Some(&b"three"[..]));
+                    assert_eq!(opened.groups[0].promise.as_deref(), Some(&b"three"[..]));
                     assert!(opened.promise_repaired);
                     assert_eq!(
                         open(opened.journal.into_disk()).map(|o| o.promise_repaired),
@@ -440,18 +458,20 @@ fn the_last_promise_is_found_and_one_damaged_copy_is_repaired() {
 fn a_crash_between_the_two_copies_gives_the_old_promise_or_the_new_one() {
     let mut journal = fresh();
     journal
-        .append(&Write::Promise(Bytes::from("old")))
+        .append(ZERO, &Write::Promise(Bytes::from("old")))
         .expect("writes");
+    journal.commit().expect("writes");
     let before = journal.into_disk();
     for writes in 0..=2 {
         let mut disk = before.clone();
         disk.fail_after = Some(writes);
         let mut journal = open(disk).expect("opens").journal;
-        let result = journal.append(&Write::Promise(Bytes::from("new")));
+        let new = Write::Promise(Bytes::from("new"));
+        let result = journal.append(ZERO, &new).and_then(|()| journal.commit());
         assert_eq!(result.is_ok(), writes == 2);
         let mut disk = journal.into_disk();
         disk.fail_after = None;
-        let promise = open(disk).expect("opens").promise;
+        let promise = open(disk).expect("opens").groups.remove(0).promise;
         let expected: &[u8] = if writes == 0 { b"old" } else { b"new" };
         assert_eq!(promise.as_deref(), Some(expected));
     }
@@ -460,16 +480,16 @@ fn a_crash_between_the_two_copies_gives_the_old_promise_or_the_new_one() {
 #[test]
 fn a_promise_makes_everything_before_it_durable() {
     let mut journal = fresh();
-    journal.append(&record(1, 10)).expect("room");
+    journal.append(ZERO, &record(1, 10)).expect("room");
     journal
-        .append(&Write::Promise(Bytes::from("p")))
+        .append(ZERO, &Write::Promise(Bytes::from("p")))
         .expect("writes");
-    journal.append(&record(2, 10)).expect("room");
+    journal.append(ZERO, &record(2, 10)).expect("room");
     // No commit: the process dies here.
     let opened = open(journal.into_disk()).expect("opens");
     assert_eq!(slots(&opened), [1]);
-    assert_eq!(opened.promise.as_deref(), Some(&b"p"[..]));
-    let error = fresh().append(&Write::Promise(vec![0; PROMISE_SLOT].into()));
+    assert_eq!(opened.groups[0].promise.as_deref(), Some(&b"p"[..]));
+    let error = fresh().append(ZERO, &Write::Promise(vec![0; PROMISE_SLOT].into()));
     assert_eq!(error, Err(JournalError::PromiseTooLong(PROMISE_SLOT)));
     assert!(format!("{}", JournalError::<&str>::PromisesLost).contains("add a new member"));
 }
@@ -482,7 +502,7 @@ fn marked(records: u64, length: usize) -> Memory {
     };
     let mut journal = open(disk).expect("an empty disk opens").journal;
     for slot in 1..=records {
-        journal.append(&record(slot, length)).expect("room");
+        journal.append(ZERO, &record(slot, length)).expect("room");
         journal.commit().expect("room");
     }
     journal.into_disk()
@@ -514,7 +534,7 @@ fn with_a_mark_no_flipped_byte_of_any_record_is_taken_for_an_unfinished_write() 
 fn a_write_that_the_disk_lost_or_put_elsewhere_is_damage() {
     let mut before = marked(3, 100);
     let mut journal = open(before.clone()).expect("opens").journal;
-    journal.append(&record(4, 5000)).expect("room");
+    journal.append(ZERO, &record(4, 5000)).expect("room");
     journal.commit().expect("room");
     let after = journal.into_disk();
     // The disk said that it had written, and had not.
@@ -586,13 +606,14 @@ fn mark_with_numbers_at_the_end_of_their_range_counts_as_damaged() {
             durable: u64::MAX,
             first: u64::MAX,
             complete: true,
+            group: ALONE[0],
         };
         mark.write(&mut disk, &identity(), true).expect("room");
     }
     let opened = open(disk.clone()).expect("a whole journal opens without marks");
     assert_eq!(slots(&opened), [1, 2, 3, 4, 5]);
-    assert!(!opened.complete);
-    Journal::begin_again(disk, identity(), SEGMENT, false).expect("begins");
+    assert!(!opened.groups[0].complete);
+    Journal::begin_again(disk, identity(), &ALONE, SEGMENT, &[false]).expect("begins");
 }
 
 #[test]
@@ -618,7 +639,7 @@ fn a_lost_mark_proves_less_and_two_damaged_ones_let_nothing_pass_for_torn() {
     let mut both = disk;
     both.marks = Some([vec![7; MARK_SLOT], vec![7; MARK_SLOT]]);
     let opened = open(both.clone()).expect("a whole journal opens without marks");
-    assert!(!opened.complete);
+    assert!(!opened.groups[0].complete);
     // What cannot be read at the end may have been acknowledged.
     let (number, file) = both.segments.last_key_value().expect("there is one");
     let (number, mut torn) = (*number, file.clone());
@@ -636,7 +657,7 @@ fn a_crash_in_the_middle_of_trimming_is_no_damage() {
     let disk = marked(60, 700);
     let all = disk.segments.clone();
     let mut journal = open(disk).expect("opens").journal;
-    journal.trim(Slot(50)).expect("removes");
+    journal.trim(ZERO, Slot(50)).expect("removes");
     let trimmed = journal.into_disk();
     let gone: Vec<u64> = all
         .keys()
@@ -650,7 +671,7 @@ fn a_crash_in_the_middle_of_trimming_is_no_damage() {
             disk.segments.insert(*number, all[number].clone());
         }
         let opened = open(disk).expect("opens");
-        assert!(!opened.complete);
+        assert!(!opened.groups[0].complete);
         assert_eq!(slots(&opened).last(), Some(&60));
         assert_eq!(opened.journal.into_disk().segments, trimmed.segments);
     }
@@ -660,26 +681,27 @@ fn a_crash_in_the_middle_of_trimming_is_no_damage() {
 fn a_damaged_journal_is_begun_again_with_its_promises_and_nothing_else() {
     let mut journal = open(marked(10, 700)).expect("opens").journal;
     journal
-        .append(&Write::Promise(Bytes::from("kept")))
+        .append(ZERO, &Write::Promise(Bytes::from("kept")))
         .expect("writes");
+    journal.commit().expect("writes");
     let mut disk = journal.into_disk();
-    assert!(open(disk.clone()).expect("opens").complete);
+    assert!(open(disk.clone()).expect("opens").groups[0].complete);
     let first = *disk.segments.keys().next().expect("there");
     disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
     assert!(open(disk.clone()).expect_err("refused").is_damage());
-    let opened = Journal::begin_again(disk, identity(), SEGMENT, false).expect("begins");
-    assert_eq!(opened.promise.as_deref(), Some(&b"kept"[..]));
-    assert!(opened.records.is_empty());
+    let opened = Journal::begin_again(disk, identity(), &ALONE, SEGMENT, &[false]).expect("begins");
+    assert_eq!(opened.groups[0].promise.as_deref(), Some(&b"kept"[..]));
+    assert!(opened.groups[0].records.is_empty());
     // Dying at once leaves a journal that opens.
     let opened = open(opened.journal.into_disk()).expect("opens");
     let mut journal = opened.journal;
     for slot in 30..40 {
-        journal.append(&record(slot, 700)).expect("room");
+        journal.append(ZERO, &record(slot, 700)).expect("room");
         journal.commit().expect("room");
     }
     let opened = open(journal.into_disk()).expect("what the old files held is no record");
     assert_eq!(slots(&opened), (30..40).collect::<Vec<_>>());
-    assert!(!opened.complete && !opened.torn);
+    assert!(!opened.groups[0].complete && !opened.torn);
 }
 
 #[test]
@@ -687,11 +709,11 @@ fn what_follows_a_restart_before_the_first_write_outlives_a_loss_of_the_marks() 
     let mut disk = marked(10, 700);
     let first = *disk.segments.keys().next().expect("there");
     disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
-    let begun = Journal::begin_again(disk, identity(), SEGMENT, true).expect("begins");
+    let begun = Journal::begin_again(disk, identity(), &ALONE, SEGMENT, &[true]).expect("begins");
     let mut journal = open(begun.journal.into_disk()).expect("opens").journal;
     let before = journal.disk().marks.clone();
     for slot in 1..=60 {
-        journal.append(&record(slot, 700)).expect("room");
+        journal.append(ZERO, &record(slot, 700)).expect("room");
         journal.commit().expect("room");
     }
     let mut disk = journal.into_disk();
@@ -710,21 +732,21 @@ fn segments_that_never_got_a_record_do_not_hide_that_nothing_came_before() {
     };
     for _ in 0..3 {
         let opened = open(disk).expect("opens");
-        assert!(opened.complete && opened.records.is_empty());
+        assert!(opened.groups[0].complete && opened.groups[0].records.is_empty());
         let mut journal = opened.journal;
         // The segment is made, and then the power goes before anything is written to it.
         journal.disk().fail_after = Some(1);
-        journal.append(&record(1, 700)).expect("room");
+        journal.append(ZERO, &record(1, 700)).expect("room");
         journal.commit().expect_err("the disk failed");
         disk = journal.into_disk();
         disk.fail_after = None;
     }
     let opened = open(disk).expect("opens");
     let mut journal = opened.journal;
-    journal.append(&record(1, 700)).expect("room");
+    journal.append(ZERO, &record(1, 700)).expect("room");
     journal.commit().expect("room");
     let opened = open(journal.into_disk()).expect("opens");
-    assert!(opened.complete);
+    assert!(opened.groups[0].complete);
     assert_eq!(slots(&opened), [1]);
 }
 
@@ -734,7 +756,7 @@ fn without_room_everything_before_is_durable_and_the_same_write_succeeds_later()
     let mut slot = 2;
     journal.disk().full = true;
     loop {
-        match journal.append(&record(slot, 700)) {
+        match journal.append(ZERO, &record(slot, 700)) {
             Ok(()) => slot += 1,
             Err(JournalError::Full(FULL)) => break,
             Err(other) => panic!("{other}"),
@@ -743,11 +765,13 @@ fn without_room_everything_before_is_durable_and_the_same_write_succeeds_later()
     let found = slots(&open(journal.disk().clone()).expect("opens"));
     assert_eq!(found, (1..slot).collect::<Vec<_>>());
     assert!(matches!(
-        journal.append(&record(slot, 700)),
+        journal.append(ZERO, &record(slot, 700)),
         Err(JournalError::Full(_))
     ));
     journal.disk().full = false;
-    journal.append(&record(slot, 700)).expect("room again");
+    journal
+        .append(ZERO, &record(slot, 700))
+        .expect("room again");
     journal.commit().expect("writes");
     let found = slots(&open(journal.into_disk()).expect("opens"));
     assert_eq!(found, (1..=slot).collect::<Vec<_>>());
@@ -798,11 +822,7 @@ proptest! {
 }
 
 fn open_in(disk: Memory, epoch: u64) -> Result<Opened<Memory>, JournalError<&'static str>> {
-    let identity = Identity {
-        epoch: EpochNumber(epoch),
-        ..identity()
-    };
-    Journal::open(disk, identity, SEGMENT)
+    Journal::open(disk, identity(), &[group(0, epoch)], SEGMENT)
 }
 
 #[test]
@@ -815,31 +835,36 @@ fn later_epoch_finds_neither_records_nor_promises_of_earlier_ones() {
         let fresh = || open(marked()).expect("opens").journal;
         let mut journal = fresh();
         journal
-            .append(&Write::Promise(Bytes::from_static(b"old")))
+            .append(ZERO, &Write::Promise(Bytes::from_static(b"old")))
             .expect("room");
         for slot in 1..=records {
-            journal.append(&record(slot, 1000)).expect("room");
+            journal.append(ZERO, &record(slot, 1000)).expect("room");
         }
         // A crash may come before the journal is told, or after.
         let mut crashed = fresh();
         crashed
-            .append(&Write::Promise(Bytes::from_static(b"old")))
+            .append(ZERO, &Write::Promise(Bytes::from_static(b"old")))
             .expect("room");
+        crashed.commit().expect("room");
         let crashed = open_in(crashed.into_disk(), 2).expect("opens");
-        assert_eq!((&crashed.promise, slots(&crashed)), (&None, vec![]));
+        assert_eq!(
+            (&crashed.groups[0].promise, slots(&crashed)),
+            (&None, vec![])
+        );
 
-        journal.enter(EpochNumber(2)).expect("room");
+        journal.enter(ZERO, EpochNumber(2)).expect("room");
         let opened = open_in(journal.into_disk(), 2).expect("opens");
-        assert_eq!((&opened.promise, slots(&opened)), (&None, vec![]));
-        assert!(!opened.complete, "the beginning is in a snapshot");
+        assert_eq!((&opened.groups[0].promise, slots(&opened)), (&None, vec![]));
+        assert!(!opened.groups[0].complete, "the beginning is in a snapshot");
         let mut journal = opened.journal;
         assert!(journal.bytes() <= SEGMENT, "{records} records were kept");
-        journal.append(&record(1, 10)).expect("room");
+        journal.append(ZERO, &record(1, 10)).expect("room");
         journal
-            .append(&Write::Promise(Bytes::from_static(b"new")))
+            .append(ZERO, &Write::Promise(Bytes::from_static(b"new")))
             .expect("room");
+        journal.commit().expect("room");
         let opened = open_in(journal.into_disk(), 2).expect("opens");
-        assert_eq!(opened.promise.as_deref(), Some(&b"new"[..]));
+        assert_eq!(opened.groups[0].promise.as_deref(), Some(&b"new"[..]));
         assert_eq!(slots(&opened), [1]);
         // Under an older copy of the files that name the epoch nothing is done.
         let refused = open_in(opened.journal.into_disk(), 1).map(drop);
@@ -854,12 +879,16 @@ fn later_epoch_finds_neither_records_nor_promises_of_earlier_ones() {
 fn damaged_copy_of_a_promise_of_an_earlier_epoch_is_repaired() {
     let mut journal = fresh();
     journal
-        .append(&Write::Promise(Bytes::from_static(b"old")))
+        .append(ZERO, &Write::Promise(Bytes::from_static(b"old")))
         .expect("room");
+    journal.commit().expect("room");
     let mut disk = journal.into_disk();
     disk.promises[0] = vec![7; 100];
     let opened = open_in(disk, 2).expect("opens");
-    assert_eq!((opened.promise, opened.promise_repaired), (None, true));
+    assert_eq!(
+        (&opened.groups[0].promise, opened.promise_repaired),
+        (&None, true)
+    );
     let mut disk = opened.journal.into_disk();
     // Now the other one may be damaged.
     disk.promises[1] = vec![7; 100];

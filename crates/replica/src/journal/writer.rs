@@ -1,14 +1,15 @@
 //! Writing: everything handed over since the last commit goes out in one durable write.
 
 use super::{
-    Disk, Identity, JournalError,
-    format::{self, BLOCK, SegmentHeader},
+    Disk, GroupEpoch, Identity, JournalError,
+    format::{self, BLOCK, Known, SegmentHeader, read_record},
     mark::{Mark, Marks},
     promise::Promises,
-    scan::{self, Kept},
+    scan::{self, Kept, Share},
 };
-use crate::{Bytes, EpochNumber, Planted, Slot, Write};
+use crate::{Bytes, EpochNumber, GroupId, GroupIndex, Planted, Slot, Write, plant::Plant};
 use alloc::{collections::VecDeque, vec, vec::Vec};
+use smallvec::smallvec;
 
 /// A group buffer that has grown beyond this is given back.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
@@ -16,11 +17,44 @@ const BUFFER_KEPT_MAX: usize = 4 << 20;
 /// the buffers of a record of 64 MiB are no longer than that, here and in the storage below.
 pub(super) const PIECE: usize = 4 << 20;
 
+/// The most bytes of a group that [`Journal::bring_forward`] writes.
+pub const FORWARD_MAX: u64 = 16 << 20;
+
+/// Stands in marks where there are no groups.
+const NO_GROUP: GroupEpoch = GroupEpoch {
+    group: GroupId(0),
+    epoch: EpochNumber(0),
+};
+
+/// A group of the journal.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    of: GroupEpoch,
+    /// Records below this slot are not needed.
+    below: Slot,
+    /// Its records go back to the replica's first start.
+    complete: bool,
+    /// It was left.
+    left: bool,
+}
+
+/// The segments that a group needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of the segments from the oldest one that it needs on, without the one being written.
+    pub bytes: u64,
+    /// Bytes of its own records in them: about the length of the write of
+    /// [`Journal::bring_forward`].
+    pub own: u64,
+}
+
 /// A journal open for writing.
 #[derive(Debug)]
 pub struct Journal<D> {
     disk: D,
     identity: Identity,
+    groups: Vec<Group>,
+    injected: Planted,
     promises: Promises,
     /// All segments but the one being written, oldest first.
     closed: VecDeque<Kept>,
@@ -42,8 +76,6 @@ pub struct Journal<D> {
     mark: Option<u64>,
     /// A mark was written that is not known to be durable.
     mark_open: bool,
-    /// Nothing was ever trimmed.
-    complete: bool,
 }
 
 /// What a journal held when it was opened.
@@ -51,44 +83,82 @@ pub struct Journal<D> {
 pub struct Opened<D> {
     /// The journal, ready to be written.
     pub journal: Journal<D>,
-    /// The last promises.
-    pub promise: Option<Bytes>,
-    /// The records of the identity's epoch in the order in which they were written.
-    pub records: Vec<(Slot, Bytes)>,
+    /// The groups' parts, in the order in which they were named.
+    pub groups: Vec<Found>,
     /// Whether an unfinished, never acknowledged write was cut off.
     pub torn: bool,
     /// Whether one of the two copies of the promises was damaged.
     pub promise_repaired: bool,
-    /// Whether the records go back to the replica's first start: no snapshot is needed then.
+}
+
+/// A group's part of a journal, of its present epoch.
+#[derive(Debug)]
+pub struct Found {
+    /// The last promises.
+    pub promise: Option<Bytes>,
+    /// The records in the order in which they were written.
+    pub records: Vec<(Slot, Bytes)>,
+    /// Whether they go back to the replica's first start: no snapshot is needed then.
     pub complete: bool,
 }
 
+fn found(promises: &Promises, groups: &[Group], records: Vec<Vec<(Slot, Bytes)>>) -> Vec<Found> {
+    (promises.entries.iter().zip(groups).zip(records))
+        .map(|((entry, group), records)| Found {
+            promise: entry.promise.clone(),
+            records,
+            complete: group.complete,
+        })
+        .collect()
+}
+
 impl<D: Disk> Journal<D> {
-    /// Reads what `disk` holds and gets ready to write behind it. New segments have this length,
-    /// or more when a record needs it.
+    /// Reads the records and promises of these groups and gets ready to write behind them. The
+    /// place of a group in the list is its name from then on. New segments have this length, or
+    /// more when a record needs it.
     ///
     /// # Errors
-    /// When the storage fails or what it holds cannot be used; nothing has been changed then.
+    /// When the storage fails, or its content cannot be used: records and promises of other groups
+    /// are rejected too. Nothing has been changed then.
     pub fn open(
         disk: D,
         identity: Identity,
+        groups: &[GroupEpoch],
         segment_length: u64,
     ) -> Result<Opened<D>, JournalError<D::Error>> {
-        Self::open_planted(disk, identity, segment_length, Planted::default())
+        Self::open_planted(disk, identity, groups, segment_length, Planted::default())
     }
 
-    /// The same, with one of the planted bugs where the build has them.
+    /// The same, with one of the injected bugs where the build has them.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_planted(
         mut disk: D,
         identity: Identity,
+        groups: &[GroupEpoch],
         segment_length: u64,
         planted: Planted,
     ) -> Result<Opened<D>, JournalError<D::Error>> {
-        let (promises, promise, promise_repaired) = Promises::open(&mut disk, &identity)?;
-        let scan = scan::scan(&mut disk, &identity, planted)?;
+        let (mut promises, promise_repaired) = Promises::open(&mut disk, &identity, Some(groups))?;
+        let left = &promises.left[..];
+        let known = Known::These { groups, left };
+        let scan = scan::scan(&mut disk, &identity, known, planted)?;
+        if !scan.has_left {
+            promises.left.clear();
+        }
+        let complete = |at: usize| match groups[at].group {
+            GroupId(0) => scan.complete,
+            _ => promises.entries[at].complete && scan.marks != Marks::Lost,
+        };
+        let groups: Vec<Group> = (groups.iter().enumerate())
+            .map(|(at, of)| Group {
+                of: *of,
+                below: Slot(0),
+                complete: complete(at),
+                left: false,
+            })
+            .collect();
         let number_last = scan
             .kept
             .iter()
@@ -115,6 +185,8 @@ impl<D: Disk> Journal<D> {
         let mut journal = Self {
             disk,
             identity,
+            groups,
+            injected: planted,
             promises,
             closed,
             current,
@@ -128,7 +200,6 @@ impl<D: Disk> Journal<D> {
             written: 0,
             mark: (scan.marks != Marks::NotKept).then_some(scan.marks.number()),
             mark_open: false,
-            complete: scan.complete,
         };
         if scan.marks == Marks::Lost {
             // Both slots get one that can be read.
@@ -141,31 +212,49 @@ impl<D: Disk> Journal<D> {
             journal.disk.remove(number).map_err(JournalError::Disk)?;
         }
         journal.written += journal.promises.repair(&mut journal.disk)?;
-        let (records, torn) = (scan.records, scan.torn);
         Ok(Opened {
+            groups: found(&journal.promises, &journal.groups, scan.records),
             journal,
-            promise,
-            records,
-            torn,
+            torn: scan.torn,
             promise_repaired,
-            complete: scan.complete,
         })
     }
 
     /// Sets damaged segments aside and begins a journal without records behind them; the promises
     /// stay in force. Only for a replica that will come back as one that has forgotten, and that
-    /// has made sure it will know so after any crash from here on. `complete`: it goes on from
-    /// nothing, not from a snapshot, so that the new records are all that there is.
+    /// has made sure it will know so after any crash from here on. `complete`, for each group: it
+    /// goes on from nothing, not from a snapshot, so that the new records are all that there is.
     ///
     /// # Errors
     /// When the storage fails, or the promises cannot be used either.
+    ///
+    /// # Panics
+    /// When `complete` does not name as many groups.
     pub fn begin_again(
         mut disk: D,
         identity: Identity,
+        groups: &[GroupEpoch],
         segment_length: u64,
-        complete: bool,
+        complete: &[bool],
     ) -> Result<Opened<D>, JournalError<D::Error>> {
-        let (promises, promise, promise_repaired) = Promises::open(&mut disk, &identity)?;
+        assert_eq!(groups.len(), complete.len(), "one for each group");
+        let (mut promises, promise_repaired) = Promises::open(&mut disk, &identity, Some(groups))?;
+        promises.left.clear();
+        let groups: Vec<Group> = (groups.iter().zip(complete))
+            .map(|(of, complete)| Group {
+                of: *of,
+                below: Slot(0),
+                complete: *complete,
+                left: false,
+            })
+            .collect();
+        let mut flags_change = false;
+        for (entry, group) in promises.entries.iter_mut().zip(&groups) {
+            if group.of.group != GroupId(0) && entry.complete != group.complete {
+                entry.complete = group.complete;
+                flags_change = true;
+            }
+        }
         let numbers = disk.segments().map_err(JournalError::Disk)?;
         let marks = Marks::read(&mut disk, &identity)?;
         let first = match marks {
@@ -174,9 +263,15 @@ impl<D: Disk> Journal<D> {
         };
         let number_next = numbers.last().copied().unwrap_or(0).max(first) + 1;
         disk.set_aside().map_err(JournalError::Disk)?;
+        if flags_change {
+            // Until the mark says otherwise, the segments that are gone are damage.
+            promises.write(&mut disk, &identity)?;
+        }
         let mut journal = Self {
             disk,
             identity,
+            groups,
+            injected: Planted::default(),
             promises,
             closed: VecDeque::new(),
             current: None,
@@ -190,18 +285,16 @@ impl<D: Disk> Journal<D> {
             written: 0,
             mark: (marks != Marks::NotKept).then_some(marks.number()),
             mark_open: false,
-            complete,
         };
         journal.write_mark(true)?;
         journal.write_mark(true)?;
         journal.written += journal.promises.repair(&mut journal.disk)?;
+        let records = vec![Vec::new(); journal.groups.len()];
         Ok(Opened {
+            groups: found(&journal.promises, &journal.groups, records),
             journal,
-            promise,
-            records: Vec::new(),
             torn: false,
             promise_repaired,
-            complete,
         })
     }
 
@@ -212,11 +305,13 @@ impl<D: Disk> Journal<D> {
         };
         *number += 1;
         let oldest = self.closed.front().or(self.current.as_ref());
+        let first = self.groups.iter().find(|of| of.of.group == GroupId(0));
         let mark = Mark {
             number: *number,
             durable: self.durable,
             first: oldest.map_or(self.number_next, |kept| kept.number),
-            complete: self.complete,
+            complete: first.is_none_or(|first| first.complete),
+            group: self.groups.first().map_or(NO_GROUP, |first| first.of),
         };
         self.mark_open = !durable;
         mark.write(&mut self.disk, &self.identity, durable)
@@ -240,47 +335,64 @@ impl<D: Disk> Journal<D> {
         self.mark_open
     }
 
-    /// Takes a write over. A record is durable after the next [`Self::commit`]; a promise is
-    /// durable on return, and so is everything before it.
+    /// Takes a write of a group over: it is durable after the next [`Self::commit`]. A promise
+    /// becomes durable after the records of its group that came before it, and before those that
+    /// come after it.
     ///
     /// # Errors
-    /// [`JournalError::Full`] when there is no room for the record: everything before it is durable,
-    /// and the same write may be tried again. Else the storage has failed, and the journal must not
-    /// be used any further.
-    pub fn append(&mut self, write: &Write) -> Result<(), JournalError<D::Error>> {
+    /// [`JournalError::Full`] when there is no room for the record: the records before it are
+    /// durable, the promises with the next commit, and the same write may be tried again. Else the
+    /// storage has failed, and the journal must not be used any further.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn append(
+        &mut self,
+        group: GroupIndex,
+        write: &Write,
+    ) -> Result<(), JournalError<D::Error>> {
+        let at = group.index();
+        debug_assert!(!self.groups[at].left, "it is still in the group");
         match write {
-            Write::Record { slot, record } => self.append_record(*slot, record),
-            Write::Promise(promise) => {
-                // What comes after a promise may rely on it, and the promise on what came before.
-                self.commit()?;
-                self.written += self
-                    .promises
-                    .write(&mut self.disk, &self.identity, promise)?;
-                Ok(())
+            Write::Record { slot, record } => {
+                if self.promises.waits(at) {
+                    // What comes after a promise may rely on it.
+                    self.commit()?;
+                }
+                self.append_record(at, (*slot, false), record)
             }
+            Write::Promise(promise) => self.promises.set(at, promise),
         }
     }
 
-    fn append_record(&mut self, slot: Slot, record: &Bytes) -> Result<(), JournalError<D::Error>> {
+    fn append_record(
+        &mut self,
+        at: usize,
+        (slot, is_log): (Slot, bool),
+        record: &Bytes,
+    ) -> Result<(), JournalError<D::Error>> {
         let length = format::record_length(record.len()) as u64;
         let end = self.buffer_at + self.buffer.len() as u64 + length;
-        if self.current.is_none_or(|current| end > current.length) {
-            self.begin_segment(length)?;
+        let of = self.groups[at].of;
+        let plain = of.group == GroupId(0) && !is_log;
+        let fits = |current: &Kept| end <= current.length && (plain || !current.plain);
+        if !self.current.as_ref().is_some_and(fits) {
+            let alone = self.groups.len() == 1;
+            self.begin_segment(length, plain && alone)?;
         }
         let Some(current) = &mut self.current else {
             unreachable!("a segment was begun")
         };
-        current.slot_max = current.slot_max.max(slot);
-        let counts = (self.sequence_next, self.durable);
         let number = current.number;
-        format::append_record_header(
-            &mut self.buffer,
-            number,
-            &self.identity,
-            counts,
-            slot,
-            record,
-        );
+        if let Some(share) = current.shares.get_mut(at) {
+            share.add(slot, length);
+        } else {
+            current.shares.resize(at + 1, Share::default());
+            current.shares[at].add(slot, length);
+        }
+        let counts = (self.sequence_next, self.durable);
+        let buffer = &mut self.buffer;
+        format::append_record_header(buffer, (number, of), counts, (slot, is_log), record);
         let mut left = &record[..];
         while left.len() > PIECE {
             let (piece, rest) = left.split_at(PIECE);
@@ -309,8 +421,9 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    fn begin_segment(&mut self, record: u64) -> Result<(), JournalError<D::Error>> {
-        self.commit()?;
+    /// With the room of a record at least.
+    fn begin_segment(&mut self, record: u64, plain: bool) -> Result<(), JournalError<D::Error>> {
+        self.commit_records()?;
         let number = self.number_next;
         let needed = (BLOCK as u64 + record).next_multiple_of(BLOCK as u64);
         let length = self.segment_length.max(needed);
@@ -326,27 +439,34 @@ impl<D: Disk> Journal<D> {
         self.current = Some(Kept {
             number,
             length,
-            slot_max: Slot(0),
+            plain,
+            shares: smallvec![Share::default(); self.groups.len()],
         });
         self.buffer.clear();
         self.buffer_at = 0;
         self.buffer_durable = 0;
-        let (cluster, node) = (self.identity.cluster, self.identity.node);
         let header = SegmentHeader {
-            cluster,
-            node,
+            owner: self.identity,
             number,
             first: self.sequence_next,
+            plain,
         };
         header.append_to(&mut self.buffer);
         Ok(())
     }
 
-    /// Makes everything taken over so far durable.
+    /// Makes everything taken over so far durable: the records in one write, then the promises, in
+    /// one write of each copy.
     ///
     /// # Errors
     /// When the storage fails; the journal must not be used any further then.
     pub fn commit(&mut self) -> Result<(), JournalError<D::Error>> {
+        self.commit_records()?;
+        self.written += self.promises.commit(&mut self.disk, &self.identity)?;
+        Ok(())
+    }
+
+    fn commit_records(&mut self) -> Result<(), JournalError<D::Error>> {
         let Some(current) = &self.current else {
             return Ok(());
         };
@@ -374,21 +494,53 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// Records below `below` are no longer needed: deletes the segments that hold no others.
+    /// Records of a group below `below` are no longer needed: deletes the segments that hold none
+    /// that any group needs.
     ///
     /// # Errors
     /// When the storage fails.
-    pub fn trim(&mut self, below: Slot) -> Result<(), JournalError<D::Error>> {
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn trim(&mut self, group: GroupIndex, below: Slot) -> Result<(), JournalError<D::Error>> {
+        let known = &mut self.groups[group.index()];
+        known.below = known.below.max(below);
+        if self.injected.is(Plant::SegmentTrimmedForAnotherGroup) {
+            self.groups.iter_mut().for_each(|of| of.below = below);
+        }
+        self.sweep()
+    }
+
+    fn is_needed(&self, kept: &Kept) -> bool {
+        let mut needs = self.groups.iter().zip(&kept.shares);
+        needs.any(|(group, share)| share.end > group.below.0)
+    }
+
+    /// Deletes the oldest segments that nobody needs.
+    fn sweep(&mut self) -> Result<(), JournalError<D::Error>> {
         let mut removed = Vec::new();
-        while let Some(kept) = self.closed.front().filter(|kept| kept.slot_max < below) {
+        let mut flags_change = false;
+        while let Some(kept) = self.closed.pop_front() {
+            if self.is_needed(&kept) {
+                self.closed.push_front(kept);
+                break;
+            }
             removed.push(kept.number);
-            self.closed.pop_front();
+            for (at, group) in self.groups.iter_mut().enumerate() {
+                if group.complete && kept.share(at).end > 0 {
+                    group.complete = false;
+                    self.promises.entries[at].complete = false;
+                    flags_change |= group.of.group != GroupId(0);
+                }
+            }
         }
         if removed.is_empty() {
             return Ok(());
         }
         // First: segments that are missing without this are damage.
-        self.complete = false;
+        if flags_change {
+            self.write_promises()?;
+        }
         self.write_mark(true)?;
         for number in removed {
             self.disk.remove(number).map_err(JournalError::Disk)?;
@@ -396,38 +548,207 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// From now on this is the journal of a later epoch, which begins with a state that is durable
-    /// elsewhere: what it holds of earlier ones is not needed any more, and deleted but for the
-    /// segment that is being written.
+    /// From now on a group is in a later epoch, which begins with a state that is durable
+    /// elsewhere. Records of its earlier epochs are not needed any more: segments without records
+    /// of other groups are deleted, except the one being written.
     ///
     /// # Errors
     /// When the storage fails; the journal must not be used any further then.
     ///
     /// # Panics
-    /// When the epoch is not a later one.
-    pub fn enter(&mut self, epoch: EpochNumber) -> Result<(), JournalError<D::Error>> {
-        assert!(epoch > self.identity.epoch, "epochs ascend");
+    /// When the epoch is not a later one, or there is no such group.
+    pub fn enter(
+        &mut self,
+        group: GroupIndex,
+        epoch: EpochNumber,
+    ) -> Result<(), JournalError<D::Error>> {
+        let at = group.index();
+        assert!(epoch > self.groups[at].of.epoch, "epochs ascend");
         self.commit()?;
-        self.identity.epoch = epoch;
-        for kept in self.closed.iter_mut().chain(&mut self.current) {
-            // Slots begin again.
-            kept.slot_max = Slot(0);
-        }
-        self.skip()?;
-        self.trim(Slot(1))
+        self.groups[at].of.epoch = epoch;
+        // Slots begin again.
+        self.groups[at].below = Slot(0);
+        self.release(at);
+        let entry = &mut self.promises.entries[at];
+        (entry.of.epoch, entry.promise) = (epoch, None);
+        self.skip(group)?;
+        self.sweep()
     }
 
-    /// The records no longer go back to the beginning: a snapshot came from elsewhere, and what it
-    /// covers was never written here.
+    /// The records of a group count no more.
+    fn release(&mut self, at: usize) {
+        for kept in self.closed.iter_mut().chain(&mut self.current) {
+            kept.release(at);
+        }
+    }
+
+    /// The records of a group no longer reach back to the beginning: a snapshot came from elsewhere,
+    /// and nothing that it covers was written here.
     ///
     /// # Errors
     /// When the storage fails; the journal must not be used any further then.
-    pub fn skip(&mut self) -> Result<(), JournalError<D::Error>> {
-        if self.complete {
-            self.complete = false;
-            self.write_mark(true)?;
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn skip(&mut self, group: GroupIndex) -> Result<(), JournalError<D::Error>> {
+        let at = group.index();
+        if !core::mem::replace(&mut self.groups[at].complete, false) {
+            return Ok(());
         }
+        if self.groups[at].of.group == GroupId(0) {
+            return self.write_mark(true);
+        }
+        self.promises.entries[at].complete = false;
+        self.write_promises()
+    }
+
+    /// Makes the table of promises durable, whatever has changed in it.
+    fn write_promises(&mut self) -> Result<(), JournalError<D::Error>> {
+        // Promises that wait may rely on records that are not durable yet.
+        self.commit_records()?;
+        self.written += self.promises.write(&mut self.disk, &self.identity)?;
         Ok(())
+    }
+
+    /// The replica joins another group. If it was in that group before, this is a later epoch.
+    ///
+    /// # Panics
+    /// When it is in the group, or the epoch is not a later one.
+    pub fn join(&mut self, of: GroupEpoch) -> GroupIndex {
+        let mut same = self
+            .groups
+            .iter()
+            .filter(|known| known.of.group == of.group);
+        assert!(same.all(|known| known.left), "it is in the group already");
+        self.promises.join(of);
+        self.groups.push(Group {
+            of,
+            below: Slot(0),
+            complete: true,
+            left: false,
+        });
+        GroupIndex::new(self.groups.len() - 1)
+    }
+
+    /// The replica leaves a group: nothing of it is needed any more. Its place stays vacant.
+    ///
+    /// # Errors
+    /// When the storage fails; the journal must not be used any further then.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn leave(&mut self, group: GroupIndex) -> Result<(), JournalError<D::Error>> {
+        let at = group.index();
+        self.groups[at].left = true;
+        self.release(at);
+        self.promises.entries[at].left = true;
+        self.write_promises()?;
+        self.sweep()
+    }
+
+    /// The segments that a group needs. A group that needs far more than its own records is idle:
+    /// it has to take a snapshot, or its records have to be brought forward.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    #[must_use]
+    pub fn held(&self, group: GroupIndex) -> Held {
+        let at = group.index();
+        let below = self.groups[at].below.0;
+        let mut held = Held::default();
+        for kept in &self.closed {
+            let share = kept.share(at);
+            if share.end > below {
+                held.own += share.bytes;
+            }
+            if held.own > 0 {
+                held.bytes += kept.length;
+            }
+        }
+        held
+    }
+
+    /// Writes the needed records of a group again, as one record, and releases the segments in which
+    /// they were: for a group that cannot take a snapshot. False, and nothing is done, when they
+    /// are longer than [`FORWARD_MAX`].
+    ///
+    /// # Errors
+    /// As [`Self::append`]; also when a durable record cannot be read any more.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn bring_forward(&mut self, group: GroupIndex) -> Result<bool, JournalError<D::Error>> {
+        let at = group.index();
+        let Group { of, below, .. } = self.groups[at];
+        // Only durable records can be read.
+        self.commit()?;
+        let segments = self.closed.iter().chain(&self.current);
+        let needed: Vec<(u64, Share)> = segments
+            .map(|kept| (kept.number, kept.share(at)))
+            .filter(|(_, share)| share.end > below.0)
+            .collect();
+        let bytes: u64 = needed.iter().map(|(_, share)| share.bytes).sum();
+        if bytes > FORWARD_MAX {
+            return Ok(false);
+        }
+        let mut records = Vec::new();
+        for (number, share) in needed {
+            self.read_share(number, of, share, &mut records)?;
+        }
+        records.retain(|(slot, _)| *slot >= below);
+        let Some(last) = records.iter().map(|(slot, _)| *slot).max() else {
+            return Ok(true);
+        };
+        if below > Slot(0) {
+            // Records below are left behind.
+            self.skip(group)?;
+        }
+        let log = format::pack(&records);
+        self.append_record(at, (last, true), &log)?;
+        self.commit()?;
+        // It is durable: the old ones count no more.
+        self.release(at);
+        if let Some(current) = &mut self.current {
+            current.shares[at].add(last, format::record_length(log.len()) as u64);
+        }
+        self.sweep()?;
+        Ok(true)
+    }
+
+    /// The records of a group in a segment, which must be those of its share.
+    fn read_share(
+        &mut self,
+        segment: u64,
+        of: GroupEpoch,
+        share: Share,
+        records: &mut Vec<(Slot, Bytes)>,
+    ) -> Result<(), JournalError<D::Error>> {
+        let bytes = self.disk.read(segment).map_err(JournalError::Disk)?;
+        let (mut at, mut next, mut found) = (BLOCK, 0, 0);
+        while let Some(record) = read_record(&bytes, segment, at) {
+            if next > 0 && next != record.sequence {
+                break;
+            }
+            at += record.length;
+            next = record.sequence + 1;
+            if record.of != of {
+                continue;
+            }
+            found += record.length as u64;
+            if !record.is_log {
+                records.push((record.slot, record.payload));
+            } else if let Some(log) = format::unpack(record.payload) {
+                (*records, found) = (log, record.length as u64);
+            }
+        }
+        if found == share.bytes {
+            return Ok(());
+        }
+        Err(JournalError::Damaged {
+            segment,
+            offset: at as u64,
+            sequence: next,
+        })
     }
 
     /// The usual length of a segment in bytes.

@@ -25,7 +25,7 @@ struct Puppet<const AHEAD: bool> {
     late: u64,
 }
 
-/// Takes the name of a planted bug, which is the node's business.
+/// Takes the name of a injected bug, which is the node's business.
 #[derive(Clone, Debug, Default)]
 struct Plantable;
 

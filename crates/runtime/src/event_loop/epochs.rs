@@ -13,7 +13,7 @@ use crate::{
 use quintet_protocols::find;
 use quintet_replica::{
     Bytes, CommandTime, Descriptor, Durability, Epoch, EpochNumber, Executed, FEATURE_LEVEL,
-    MemberRole, MemberRow, ReplicaId, ReplicaSet, Time, World as _, no_member,
+    GroupIndex, MemberRole, MemberRow, ReplicaId, ReplicaSet, Time, World as _, no_member,
 };
 use std::{
     cell::Cell,
@@ -371,7 +371,7 @@ impl EventLoop {
         );
         if earlier.number < number {
             let reserve = descriptor.durability == Durability::Disk;
-            self.journal.enter(number, reserve);
+            self.journal.enter(GroupIndex(0), number, reserve);
             self.trims.clear();
         }
         self.about.durability = descriptor.durability.name();

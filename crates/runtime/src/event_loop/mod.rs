@@ -45,9 +45,9 @@ use crate::{
 use changes::Changes;
 use evict::Evictions;
 use quintet_replica::{
-    CommandTime, Control, EpochNumber, Executed, HaltKind, Incarnation, Input, Link, Node, Output,
-    Peer, PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time, ViableIn,
-    Wake,
+    CommandTime, Control, EpochNumber, Executed, GroupIndex, HaltKind, Incarnation, Input, Link,
+    Node, Output, Peer, PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time,
+    ViableIn, Wake,
 };
 use reach::{Known, Reach};
 use shell::{Pause, Shell};
@@ -464,7 +464,7 @@ impl EventLoop {
                 Output::Journal { id, write } => {
                     self.shell.metrics.journal_writes += 1;
                     self.written = id;
-                    self.journal.write(id, write);
+                    self.journal.write(GroupIndex(0), id, write);
                 }
                 Output::Trim { below } => self.trim_later(below),
                 Output::SetTimer { key, at } => self.shell.timers.set(key, at),
@@ -539,7 +539,7 @@ impl EventLoop {
         self.shell.metrics.snapshots += 1;
         self.world.snapshots.saved(kept);
         if kept.is_fetched() {
-            self.journal.skip();
+            self.journal.skip(GroupIndex(0));
         }
         self.trim_due();
         if kept.origin != Origin::Bridge {

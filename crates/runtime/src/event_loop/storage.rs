@@ -9,7 +9,7 @@
 
 use super::EventLoop;
 use crate::{SubmitError, mail::Request};
-use quintet_replica::{Control, DISK_HUNG_AFTER, Input, Level, ReplicaId, Slot, Time};
+use quintet_replica::{Control, DISK_HUNG_AFTER, GroupIndex, Input, Level, ReplicaId, Slot, Time};
 use std::{sync::PoisonError, time::Duration};
 
 /// How often a leader without room asks others to lead.
@@ -127,7 +127,7 @@ impl EventLoop {
     pub(super) fn trim_later(&mut self, below: Slot) {
         let Some(newest) = self.world.snapshots.newest() else {
             // In memory durability there may be none, and no records either.
-            return self.journal.trim(below);
+            return self.journal.trim(GroupIndex(0), below);
         };
         self.trims.push((newest.id, below));
         self.trim_due();
@@ -144,7 +144,7 @@ impl EventLoop {
             !replaceable
         });
         if let Some(below) = due {
-            self.journal.trim(below);
+            self.journal.trim(GroupIndex(0), below);
         }
     }
 }

@@ -175,7 +175,7 @@ impl Bounds {
     }
 }
 
-/// Searches all worlds of a scope. Of the campaign the protocol, its options and a planted bug
+/// Searches all worlds of a scope. Of the campaign the protocol, its options and a injected bug
 /// count; durability is `disk`.
 ///
 /// # Errors

@@ -1,6 +1,20 @@
 //! Whether a process starts, and who works with it.
 
 use super::*;
+use quintet_replica::journal::{GroupEpoch, Identity};
+
+/// Whose a journal is, and in which epoch.
+pub(super) fn owner(epoch: &Epoch, index: usize) -> (Identity, GroupEpoch) {
+    let identity = Identity {
+        cluster: epoch.cluster,
+        node: ReplicaId(index as u16),
+    };
+    let group = GroupEpoch {
+        group: GroupId(0),
+        epoch: epoch.number,
+    };
+    (identity, group)
+}
 
 impl World {
     /// The process does not start, as its disk cannot be used. That is right when a fault has

@@ -66,5 +66,5 @@ fn leaders_after_a_refusal(plant: Option<Plant>) -> Vec<u16> {
 fn refusal_is_no_promise() {
     assert_eq!(leaders_after_a_refusal(None), [0], "who does not know yet");
     let with = leaders_after_a_refusal(Some(Plant::RefusalCounts));
-    assert_eq!(with, [0, 1], "the planted bug makes a leader of one vote");
+    assert_eq!(with, [0, 1], "the injected bug makes a leader of one vote");
 }

@@ -1,5 +1,5 @@
 //! One or two replicas by hand: what stands in their logs, what they say of it, and what a new
-//! leader makes of it. Every case tells what was seen, so that planted bugs can be tried on it.
+//! leader makes of it. Every case tells what was seen, so that injected bugs can be tried on it.
 //!
 //! ```text
 //!   request, peers' messages ──► Seat: one Driver<Nezha>, writes durable at once
