@@ -192,6 +192,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/guide/quickstart.md", 3),
     ("docs/guide/redis-commands.md", 4),
     ("docs/guide/command-list.md", 4),
+    ("docs/guide/groups.md", 4),
     ("docs/guide/time-travel.md", 4),
     ("docs/guide/library.md", 5),
     ("docs/guide/configuration.md", 6),

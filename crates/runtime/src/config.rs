@@ -6,6 +6,7 @@
 
 use crate::{
     StartError, descriptors,
+    layout::{Defaults, Layout, LayoutFile, Subgroup},
     transports::datagrams::{BYTES_MAX, BYTES_MIN},
 };
 use quintet_replica::{
@@ -245,6 +246,9 @@ pub struct Config {
     pub options: Vec<(String, String)>,
     /// What an acknowledgement promises.
     pub durability: Durability,
+    /// How keys are divided among groups; the same at every member. `None` for one group with all
+    /// keys.
+    pub layout: Option<LayoutFile>,
     /// The data directory; made if it does not exist.
     pub data: PathBuf,
     /// Where Redis clients connect; port 0 for any free one, `None` for no server.
@@ -327,6 +331,7 @@ impl Config {
             protocol: "multipaxos".to_owned(),
             options: Vec::new(),
             durability: Durability::Disk,
+            layout: None,
             data,
             redis_listen: Some(any),
             redis_announce: None,
@@ -511,7 +516,96 @@ impl Config {
             ));
         }
         (entry.check)(&self.options).map_err(|error| StartError::Config(error.to_string()))?;
+        self.shards()?;
         Ok(entry)
+    }
+
+    /// Writes the layout's defaults into it, and gives group 0 the durability that no
+    /// shard goes beyond: it has all replicas' word on who they are, and must outlive what outlives the
+    /// processes.
+    pub(crate) fn settle_layout(&mut self) -> Result<(), StartError> {
+        let Some(layout) = self.shards()? else {
+            return Ok(());
+        };
+        let files = self.layout.iter_mut().flat_map(|file| &mut file.subgroup);
+        for (file, subgroup) in files.zip(&layout.subgroups) {
+            file.protocol = Some(subgroup.protocol.clone());
+            file.durability = Some(subgroup.durability.name().to_owned());
+            let options = subgroup.options.iter();
+            let options = options.map(|(name, value)| (name.clone(), value.clone().into()));
+            file.options = options.collect();
+        }
+        let on_disk = |it: &Subgroup| it.durability == Durability::Disk;
+        self.durability = match layout.subgroups.iter().any(on_disk) {
+            true => Durability::Disk,
+            false => Durability::Memory,
+        };
+        Ok(())
+    }
+
+    /// Whether some shard is kept in memory.
+    pub(crate) fn has_shards_in_memory(&self) -> bool {
+        let shards = self.shards().ok().flatten();
+        let in_memory = |it: &Subgroup| it.durability == Durability::Memory;
+        shards.is_some_and(|it| it.subgroups.iter().any(in_memory))
+    }
+
+    /// The layout, completed by the rest of the configuration.
+    ///
+    /// # Errors
+    /// [`StartError::Config`] with the fault.
+    pub fn shards(&self) -> Result<Option<Layout>, StartError> {
+        let Some(file) = &self.layout else {
+            return Ok(None);
+        };
+        let refuse = |why: String| {
+            let path = file.path.display();
+            StartError::Config(format!("layout {path}: {why}"))
+        };
+        let layout = file.layout(&Defaults {
+            replicas: self.members.len(),
+            protocol: &self.protocol,
+            options: &self.options,
+            durability: self.durability,
+        });
+        let mut layout = layout.map_err(refuse)?;
+        for subgroup in &mut layout.subgroups {
+            let (name, protocol) = (&subgroup.name, &subgroup.protocol);
+            let wrong = |why: String| refuse(format!("subgroup '{name}': {why}"));
+            let entry = quintet_protocols::find(protocol).map_err(|it| wrong(it.to_string()))?;
+            (entry.check)(&subgroup.options).map_err(|it| wrong(it.to_string()))?;
+            let fewest = subgroup.shards.iter().map(Vec::len).min().unwrap_or(0);
+            if fewest < entry.info.replicas_min {
+                let least = entry.info.replicas_min;
+                return Err(wrong(format!(
+                    "protocol '{protocol}' needs at least {least} members"
+                )));
+            }
+            if self.transport.uses_datagrams() && entry.needs_streams {
+                return Err(wrong(format!(
+                    "protocol '{protocol}' relies on links that lose and reorder nothing; accepted \
+                     is transport 'tcp'"
+                )));
+            }
+            // A later build may have other defaults.
+            subgroup.options = (entry.complete)(&subgroup.options);
+            if (entry.unordered)(&subgroup.options) {
+                return Err(wrong(
+                    "the store needs an order; options say that there is none".into(),
+                ));
+            }
+        }
+        if self.limits.memory_max > 0 {
+            return Err(refuse(
+                "limits.memory_max is not offered with a layout yet".into(),
+            ));
+        }
+        if !self.evict_after.is_zero() {
+            return Err(refuse(
+                "evict_after is not offered with a layout yet".into(),
+            ));
+        }
+        Ok(Some(layout))
     }
 
     /// Descriptors that are kept for others than clients.

@@ -484,10 +484,11 @@ impl Data {
         };
         identity.format = FORMAT;
         identity.boot += 1;
-        if config.bootstrap_again && durability == Durability::Disk {
+        let memory = durability == Durability::Memory;
+        // Shards in memory begin again, and nothing else does.
+        if config.bootstrap_again && !memory && !config.has_shards_in_memory() {
             return Err(refused(BEGUN_AGAIN_ON_DISK.to_owned()));
         }
-        let memory = durability == Durability::Memory;
         if first_boot || memory || identity.repairing {
             identity.incarnation += 1;
         }
@@ -530,7 +531,7 @@ impl Data {
             forgot: (memory && !first_boot && !config.bootstrap_again) || identity.repairing,
             keeps: !memory,
             journal_begins_again: false,
-            begins_again: config.bootstrap_again,
+            begins_again: config.bootstrap_again && memory,
             identity,
             peers,
         })

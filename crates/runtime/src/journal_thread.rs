@@ -26,6 +26,12 @@ use std::{
 /// One durable write takes no more than about this many bytes.
 const GROUP_MAX: usize = 4 << 20;
 
+/// A group that needs this number of bytes of segments, and has written little of them, is relieved
+/// of them.
+const PINNED_MAX: u64 = 256 << 20;
+/// Little is less than such a part of them.
+const PINNED_SHARE: u64 = 4;
+
 enum Order {
     Write(GroupIndex, PersistId, Write),
     Trim(GroupIndex, Slot),
@@ -236,8 +242,26 @@ impl Worker<'_> {
                 taken,
             });
         }
+        if trims.is_empty() {
+            return Ok(());
+        }
         for (group, below) in trims {
             self.journal.trim(group, below)?;
+        }
+        self.relieve()
+    }
+
+    /// A group that hardly writes must not keep the segments in which others have written much: its
+    /// few records are written again, or it is to take a snapshot.
+    fn relieve(&mut self) -> Result<(), JournalError<FileError>> {
+        for group in self.journal.groups() {
+            let held = self.journal.held(group);
+            if held.bytes > PINNED_MAX
+                && held.own < held.bytes / PINNED_SHARE
+                && !self.journal.bring_forward(group)?
+            {
+                self.mailer.send(Mail::CheckpointDue(group));
+            }
         }
         Ok(())
     }

@@ -15,12 +15,13 @@
 //! A layout is fixed when a cluster begins. It is part of what the members must have in common.
 
 use quintet_replica::{Durability, GROUPS_MAX, GroupId, ReplicaId, ReplicaSet, Voters};
-use std::fmt::Write;
+use serde::Deserialize;
+use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 
 /// How many slots keys fall into.
 pub const SLOTS: usize = 16_384;
 /// The most shards of a layout.
-pub const SHARDS_MAX: usize = 1024;
+pub const SHARDS_MAX: usize = 128;
 const _: () = assert!(SHARDS_MAX < GROUPS_MAX as usize && SHARDS_MAX <= SLOTS);
 
 /// See the module.
@@ -75,6 +76,152 @@ impl Shard<'_> {
     #[must_use]
     pub fn voters(&self) -> Voters {
         Voters::of(self.members())
+    }
+}
+
+/// A layout as its author writes it: [`Self::layout`] completes it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayoutFile {
+    /// Where it was read from.
+    #[serde(skip)]
+    pub path: PathBuf,
+    /// The subgroups.
+    #[serde(default)]
+    pub subgroup: Vec<SubgroupFile>,
+}
+
+/// A subgroup as its author writes it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubgroupFile {
+    /// As [`Subgroup::name`].
+    pub name: String,
+    /// As [`Subgroup::prefix`].
+    #[serde(default)]
+    pub prefix: String,
+    /// How many shards; as many as `pin` has, or else one.
+    pub shards: Option<usize>,
+    /// How many members each shard has: three, or all replicas where there are fewer.
+    pub members: Option<usize>,
+    /// The replicas that shards are spread over, in turn; all unless it says otherwise.
+    pub nodes: Option<Vec<u16>>,
+    /// The members of each shard, one list per shard, instead of `members` and `nodes`.
+    pub pin: Option<Vec<Vec<u16>>>,
+    /// The protocol; the cluster's unless it says otherwise.
+    pub protocol: Option<String>,
+    /// The protocol's options.
+    #[serde(default)]
+    pub options: BTreeMap<String, serde_json::Value>,
+    /// `disk` or `memory`; the cluster's unless it says otherwise.
+    pub durability: Option<String>,
+}
+
+/// The values of a cluster that a layout falls back on.
+#[derive(Clone, Copy, Debug)]
+pub struct Defaults<'a> {
+    /// How many replicas there are.
+    pub replicas: usize,
+    /// The cluster's protocol.
+    pub protocol: &'a str,
+    /// Its options.
+    pub options: &'a [(String, String)],
+    /// The cluster's durability.
+    pub durability: Durability,
+}
+
+impl LayoutFile {
+    /// The layout for a cluster.
+    ///
+    /// # Errors
+    /// The fault, with the accepted values.
+    pub fn layout(&self, cluster: &Defaults<'_>) -> Result<Layout, String> {
+        let subgroups = self.subgroup.iter().map(|it| it.subgroup(cluster));
+        let layout = Layout {
+            subgroups: subgroups.collect::<Result<_, _>>()?,
+        };
+        layout.check(cluster.replicas)?;
+        Ok(layout)
+    }
+}
+
+impl SubgroupFile {
+    fn subgroup(&self, cluster: &Defaults<'_>) -> Result<Subgroup, String> {
+        let durability = match &self.durability {
+            Some(name) => name.parse().map_err(|_| {
+                let of = &self.name;
+                format!("subgroup '{of}': durability '{name}' is none; accepted are disk, memory")
+            })?,
+            None => cluster.durability,
+        };
+        let text = |value: &serde_json::Value| match value {
+            serde_json::Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let own = self.options.iter();
+        let own: Vec<_> = own
+            .map(|(name, value)| (name.clone(), text(value)))
+            .collect();
+        let (protocol, options) = match &self.protocol {
+            Some(protocol) => (protocol.clone(), own),
+            None if own.is_empty() => (cluster.protocol.to_owned(), cluster.options.to_vec()),
+            None => (cluster.protocol.to_owned(), own),
+        };
+        Ok(Subgroup {
+            name: self.name.clone(),
+            prefix: self.prefix.clone(),
+            shards: self.members_of_shards(cluster.replicas)?,
+            protocol,
+            options,
+            durability,
+        })
+    }
+
+    fn members_of_shards(&self, replicas: usize) -> Result<Vec<Vec<ReplicaId>>, String> {
+        let name = &self.name;
+        let ids = |ids: &[u16]| {
+            let mut ids: Vec<_> = ids.iter().copied().map(ReplicaId).collect();
+            ids.sort_unstable();
+            ids
+        };
+        if let Some(pin) = &self.pin {
+            if self.members.is_some() || self.nodes.is_some() {
+                return Err(format!(
+                    "subgroup '{name}': 'pin' names the members of each shard; leave 'members' and \
+                     'nodes' away"
+                ));
+            }
+            if self.shards.is_some_and(|shards| shards != pin.len()) {
+                let (said, pinned) = (self.shards.unwrap_or_default(), pin.len());
+                return Err(format!(
+                    "subgroup '{name}': 'pin' has {pinned} lists of members for {said} shards"
+                ));
+            }
+            return Ok(pin.iter().map(|members| ids(members)).collect());
+        }
+        let all = || (0..replicas as u16).collect();
+        let nodes: Vec<u16> = self.nodes.clone().unwrap_or_else(all);
+        let members = self.members.unwrap_or(nodes.len().min(3));
+        let shards = self.shards.unwrap_or(1);
+        if members == 0 || members > nodes.len() {
+            return Err(format!(
+                "subgroup '{name}': a shard of {members} members among {} replicas is none; \
+                 accepted are 1 to {}",
+                nodes.len(),
+                nodes.len()
+            ));
+        }
+        if shards > SHARDS_MAX {
+            return Err(format!(
+                "subgroup '{name}': at most {SHARDS_MAX} shards are accepted"
+            ));
+        }
+        let of = |shard: usize| {
+            let places = shard * members..(shard + 1) * members;
+            let chosen: Vec<_> = places.map(|place| nodes[place % nodes.len()]).collect();
+            ids(&chosen)
+        };
+        Ok((0..shards).map(of).collect())
     }
 }
 
@@ -273,6 +420,67 @@ mod tests {
             let refused = layout(&bad).check(3).expect_err(why);
             assert!(refused.contains(why), "{refused}");
         }
+    }
+
+    fn read(file: &str) -> Result<Layout, String> {
+        let file: LayoutFile = serde_json::from_str(file).map_err(|error| error.to_string())?;
+        file.layout(&Defaults {
+            replicas: 5,
+            protocol: "nezha",
+            options: &[],
+            durability: Durability::Memory,
+        })
+    }
+
+    #[test]
+    fn file_is_completed_by_the_cluster() {
+        let spread = read(r#"{"subgroup": [{"name": "a", "shards": 5}]}"#).expect("sound");
+        let of = &spread.subgroups[0];
+        let members: Vec<Vec<u16>> = of
+            .shards
+            .iter()
+            .map(|it| it.iter().map(|id| id.0).collect())
+            .collect();
+        let expected: [&[u16]; 5] = [&[0, 1, 2], &[0, 3, 4], &[1, 2, 3], &[0, 1, 4], &[2, 3, 4]];
+        assert_eq!(members, expected);
+        assert_eq!(
+            (&of.protocol[..], of.durability),
+            ("nezha", Durability::Memory)
+        );
+        let pinned = r#"{"subgroup": [{"name": "a", "pin": [[2, 0]], "protocol": "racs",
+            "durability": "disk", "options": {"x": 1, "y": "z"}}]}"#;
+        let pinned = read(pinned).expect("sound");
+        assert_eq!(pinned.text(), "a/0=0,2:racs:disk:x=1:y=z:;");
+    }
+
+    #[test]
+    fn file_with_a_fault_is_refused_with_the_reason() {
+        for (bad, why) in [
+            (
+                r#"{"name": "a", "pin": [[0]], "members": 2}"#,
+                "leave 'members'",
+            ),
+            (r#"{"name": "a", "pin": [[0]], "shards": 2}"#, "1 lists"),
+            (r#"{"name": "a", "members": 6}"#, "1 to 5"),
+            (r#"{"name": "a", "members": 0}"#, "1 to 5"),
+            (r#"{"name": "a", "nodes": [1, 2], "members": 3}"#, "1 to 2"),
+            (r#"{"name": "a", "nodes": [1, 9]}"#, "no replica 9"),
+            (r#"{"name": "a", "nodes": [1, 1]}"#, "twice"),
+            (r#"{"name": "a", "shards": 0}"#, "no shards"),
+            (
+                r#"{"name": "a", "shards": 18446744073709551615}"#,
+                "at most",
+            ),
+            (
+                r#"{"name": "a", "durability": "tape"}"#,
+                "accepted are disk, memory",
+            ),
+            (r#"{"name": "a", "color": "red"}"#, "color"),
+        ] {
+            let refused = read(&format!(r#"{{"subgroup": [{bad}]}}"#)).expect_err(why);
+            assert!(refused.contains(why), "{refused}");
+        }
+        assert!(read("{}").expect_err("empty").contains("no subgroup"));
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod proxy;
 mod replica;
 mod rings;
 pub mod server;
+mod shards;
 mod snapshots;
 pub mod status;
 mod survey;
@@ -56,8 +57,8 @@ pub use replica::{
 };
 pub use server::{
     ASK_ANOTHER, BranchReport, CHANGE_MAX, ChangeReport, ChangeRequest, ClockReport, DifferReport,
-    DigestReport, MemberReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport,
-    TransferReport,
+    DigestReport, GroupReport, MemberReport, PeerClockReport, PeerReport, SnapshotReport,
+    StatusReport, TransferReport,
 };
 pub use status::{Published, Snapshot};
 pub use terms::begin_with_state;

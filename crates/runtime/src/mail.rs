@@ -5,7 +5,7 @@ use crate::{
     kept::Kept,
     server::{ChangeReport, ChangeRequest, SnapshotReport},
 };
-use quintet_replica::{Level, Payload, PersistId, RequestKind};
+use quintet_replica::{GroupId, GroupIndex, Level, Payload, PersistId, RequestKind};
 use std::{
     io,
     net::SocketAddr,
@@ -78,6 +78,9 @@ pub(crate) enum Mail {
         on_disk: u64,
         taken: usize,
     },
+    /// The log of the group at this place of the journal keeps the segments of others: it is to take a
+    /// snapshot.
+    CheckpointDue(GroupIndex),
     /// There is no room for the next journal segment (why), or there is again.
     DiskFull(Option<String>),
     /// The storage cannot be written any more.
@@ -116,14 +119,24 @@ struct Bell {
 /// The end that other threads hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Mailer {
-    sender: mpsc::Sender<Mail>,
+    /// The group that its mail is about.
+    group: GroupId,
+    sender: mpsc::Sender<(GroupId, Mail)>,
     bell: Arc<Bell>,
 }
 
 impl Mailer {
+    /// One for mail about this group.
+    pub fn of_group(&self, group: GroupId) -> Self {
+        Self {
+            group,
+            ..self.clone()
+        }
+    }
+
     /// Hands it to the event loop; false when the loop has ended.
     pub fn send(&self, mail: Mail) -> bool {
-        let sent = self.sender.send(mail).is_ok();
+        let sent = self.sender.send((self.group, mail)).is_ok();
         if !self.bell.rung.swap(true, Ordering::SeqCst) {
             // The loop looks at the queue before it sleeps; a failed wake-up only delays.
             let _ = self.bell.waker.wake();
@@ -163,7 +176,7 @@ impl std::fmt::Debug for Mail {
 /// The event loop's end.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    receiver: mpsc::Receiver<Mail>,
+    receiver: mpsc::Receiver<(GroupId, Mail)>,
     bell: Arc<Bell>,
 }
 
@@ -180,7 +193,11 @@ impl Mailbox {
                 receiver,
                 bell: Arc::clone(&bell),
             },
-            Mailer { sender, bell },
+            Mailer {
+                group: GroupId(0),
+                sender,
+                bell,
+            },
         ))
     }
 
@@ -204,7 +221,13 @@ impl Mailbox {
         self.bell.rung.store(true, Ordering::SeqCst);
     }
 
+    /// The next mail, where there is one group.
     pub fn take(&self) -> Option<Mail> {
+        self.take_of_group().map(|(_, mail)| mail)
+    }
+
+    /// The next mail, and the group that it is about.
+    pub fn take_of_group(&self) -> Option<(GroupId, Mail)> {
         self.receiver.try_recv().ok()
     }
 }

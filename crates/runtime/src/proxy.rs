@@ -51,6 +51,10 @@ impl Proxy {
         listeners: Listeners,
     ) -> Result<Running, StartError> {
         let entry = config.check()?;
+        if config.layout.is_some() {
+            let why = "layout: a proxy does not serve keys that are divided yet; ask a replica";
+            return Err(StartError::Config(why.to_owned()));
+        }
         let config = &Config {
             clients_max: descriptors::grant(config.clients_max, config.descriptors_reserved()),
             ..config.clone()

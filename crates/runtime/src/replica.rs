@@ -23,8 +23,9 @@ use crate::{
     port::Port,
     server::{
         Admin, AdminOptions, ChangeReport, ChangeRequest, Exposition, Gateway, GatewayConfig,
-        NodePort, SnapshotReport, StatusReport,
+        KeyShards, NodePort, SnapshotReport, StatusReport,
     },
+    shards::Plan,
     snapshots::{self, Snapshots},
     survey::Survey,
     terms,
@@ -254,13 +255,41 @@ impl Replica {
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
     pub fn start_on(
-        mut config: Config,
+        config: Config,
         machine: Box<dyn StateMachine>,
         listeners: Listeners,
     ) -> Result<Running, StartError> {
+        if config.layout.is_some() {
+            let why = "layout: the keys are divided, and there is one state machine";
+            return Err(StartError::Config(why.to_owned()));
+        }
+        Self::start_with(config, &mut Some(machine).into_iter(), listeners)
+    }
+
+    /// The same with a state machine for each group that this replica may take part in: first that
+    /// of group 0, then those of the shards of [`Config::layout`] whose member it is.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running then.
+    pub fn start_divided(
+        config: Config,
+        machine: impl FnMut() -> Box<dyn StateMachine>,
+        listeners: Listeners,
+    ) -> Result<Running, StartError> {
+        Self::start_with(config, &mut std::iter::repeat_with(machine), listeners)
+    }
+
+    fn start_with(
+        mut config: Config,
+        machines: &mut dyn Iterator<Item = Box<dyn StateMachine>>,
+        listeners: Listeners,
+    ) -> Result<Running, StartError> {
         let entry = config.check()?;
+        let mut machine = machines.next().expect("a machine of group 0");
+        config.settle_layout()?;
         let is_new = stored_epoch(&config.data).is_none();
-        if is_new && config.bootstrap_again && config.durability == Durability::Disk {
+        let in_memory = config.durability == Durability::Memory || config.has_shards_in_memory();
+        if is_new && config.bootstrap_again && !in_memory {
             return Err(StartError::Config(BEGUN_AGAIN_ON_DISK.to_owned()));
         }
         let peer = listen("peer_listen", config.peer_listen, listeners.peer)?;
@@ -272,7 +301,6 @@ impl Replica {
         };
 
         config.clients_max = descriptors::grant(config.clients_max, config.descriptors_reserved());
-        let mut machine = machine;
         let mut data = Data::open(&config)?;
         let saved = match data.keeps {
             true => snapshots::newest_epoch(&data.path().join("snapshots")),
@@ -311,7 +339,7 @@ impl Replica {
         let event_loop = assemble(
             &config,
             (entry, descriptor, base),
-            machine,
+            (machine, machines),
             (data, poll, mailbox, mailer),
             (peer, redis.zip(addresses.redis)),
             published,
@@ -396,7 +424,7 @@ fn others_suffice(id: ReplicaId, descriptor: &Descriptor) -> bool {
 /// to start.
 fn open_storage(
     config: &Config,
-    descriptor: &Descriptor,
+    (descriptor, shards): (&Descriptor, &[Plan]),
     data: &mut Data,
     mailer: &Mailer,
 ) -> Result<Storage, StartError> {
@@ -413,10 +441,12 @@ fn open_storage(
         cluster: config.cluster,
         node: config.id,
     };
-    let groups = [GroupEpoch {
+    let members = || shards.iter().filter(|plan| plan.is_member());
+    let mut groups = vec![GroupEpoch {
         group: descriptor.group,
         epoch: descriptor.number,
     }];
+    groups.extend(members().map(Plan::journal_group));
     let directory = data.path().join("snapshots");
     let survey = match data.keeps {
         true => Survey::of(&directory, config.cluster, Some(descriptor.number))
@@ -424,23 +454,32 @@ fn open_storage(
             .map_err(refused)?,
         false => Survey::default(),
     };
+    let surveys = members().map(|plan| plan.survey(config));
+    let surveys = surveys.collect::<Result<Vec<_>, _>>()?;
     let disk = || FileDisk::new(&config.data, config.journal.direct, data.aside());
     let length = config.journal.segment_bytes;
     let opened = match data.journal_begins_again {
-        true => Journal::begin_again(disk(), identity, &groups, length, &[true]),
+        true => Journal::begin_again(disk(), identity, &groups, length, &vec![true; groups.len()]),
         false => Journal::open(disk(), identity, &groups, length),
     };
     let (opened, lost) = match opened {
         Ok(opened) => {
             // In memory durability there is nothing that the journal must go back to.
             let lost = data.keeps.then(|| survey.lost(opened.groups[0].complete));
-            let lost = lost.flatten();
+            let of_shards = members().zip(&surveys).zip(&opened.groups[1..]);
+            let mut of_shards = of_shards.filter(|((plan, _), _)| plan.keeps());
+            let lost = lost.flatten().or_else(|| {
+                of_shards.find_map(|((plan, survey), found)| {
+                    let lost = survey.lost(found.complete)?;
+                    Some(format!("shard {}: {lost}", plan.about.name))
+                })
+            });
             (Some(opened), lost.map(|lost| no_remedy_yet(&lost)))
         }
         Err(error) if error.is_damage() => (None, Some(error.to_string())),
         Err(error) => return Err(unusable(error)),
     };
-    for (_, reason) in &survey.bad {
+    for (_, reason) in surveys.iter().flat_map(|it| &it.bad).chain(&survey.bad) {
         tracing::warn!(reason, "a snapshot cannot be read");
     }
     let first = descriptor.number == EpochNumber(1);
@@ -455,7 +494,12 @@ fn open_storage(
         .then(|| "begun at an earlier start".to_owned());
     let opened = match (opened, lost) {
         (Some(opened), None) => opened,
-        (_, Some(lost)) if !others_suffice(config.id, descriptor) => return Err(refused(lost)),
+        (_, Some(lost))
+            if !others_suffice(config.id, descriptor)
+                || !members().all(|plan| !plan.keeps() || plan.others_suffice(config.id)) =>
+        {
+            return Err(refused(lost));
+        }
         (_, lost) => {
             let lost = lost.unwrap_or_default();
             tracing::error!(
@@ -467,12 +511,19 @@ fn open_storage(
             repairing = Some(lost);
             (survey.set_older_aside(&directory, &data.aside())).map_err(failed)?;
             let disk = FileDisk::new(&config.data, config.journal.direct, data.aside());
-            let from_nothing = survey.good.is_none();
-            Journal::begin_again(disk, identity, &groups, length, &[from_nothing])
+            let mut from_nothing = vec![survey.good.is_none()];
+            for (plan, survey) in members().zip(&surveys) {
+                plan.set_aside(survey, data, true).map_err(failed)?;
+                from_nothing.push(survey.good.is_none());
+            }
+            Journal::begin_again(disk, identity, &groups, length, &from_nothing)
                 .map_err(unusable)?
         }
     };
     (survey.set_aside(&directory, &data.aside())).map_err(failed)?;
+    for (plan, survey) in members().zip(&surveys) {
+        plan.set_aside(survey, data, false).map_err(failed)?;
+    }
     if opened.torn {
         tracing::warn!("the journal's last write was unfinished and never acknowledged: cut off");
     }
@@ -500,7 +551,10 @@ fn no_remedy_yet(lost: &str) -> String {
 fn assemble(
     config: &Config,
     (entry, descriptor, base): (&'static Entry, Descriptor, Executed),
-    machine: Box<dyn StateMachine>,
+    (machine, machines): (
+        Box<dyn StateMachine>,
+        &mut dyn Iterator<Item = Box<dyn StateMachine>>,
+    ),
     (mut data, poll, mailbox, mailer): (Data, mio::Poll, Mailbox, Mailer),
     (peer, redis): (TcpListener, Option<(TcpListener, SocketAddr)>),
     published: Arc<Published>,
@@ -528,11 +582,16 @@ fn assemble(
         asking: Arc::default(),
     };
     let epoch = epochs.epoch(&descriptor);
+    let layout = config.shards()?;
+    let plans = match &layout {
+        Some(layout) => Plan::all(config, layout, &descriptor, machines)?,
+        None => Vec::new(),
+    };
     let Storage {
         mut opened,
         snapshots,
         repairing,
-    } = open_storage(config, &descriptor, &mut data, &mailer)?;
+    } = open_storage(config, (&descriptor, &plans), &mut data, &mailer)?;
     let found = opened.groups.remove(0);
     if let Some(check) = machine.state_check() {
         snapshots.check_states(check);
@@ -550,9 +609,19 @@ fn assemble(
     let journal = JournalThread::start(
         opened.journal,
         mailer.clone(),
-        descriptor.durability == Durability::Disk,
+        descriptor.durability == Durability::Disk || plans.iter().any(Plan::keeps),
     )?;
     let frontend = FrontendId(random().max(1));
+    let mut founds = opened.groups.into_iter();
+    let shards = plans.into_iter().map(|plan| {
+        let found = if plan.is_member() {
+            founds.next()
+        } else {
+            None
+        };
+        plan.part(config, &data, found, frontend, &mailer)
+    });
+    let shards = shards.collect::<Result<Vec<_>, _>>()?;
     let told = announce::of(config, redis.as_ref().map(|(_, address)| *address));
     let (options, limits) = terms::shown(&descriptor);
     let about = About {
@@ -573,7 +642,7 @@ fn assemble(
     let identity = PeerIdentity {
         cluster: config.cluster,
         epoch: epoch.number,
-        groups: 1,
+        groups: 1 + shards.len() as u32,
         members: config.members.len() as u16,
         protocol: config.protocol.clone(),
         from: Peer::Replica(config.id),
@@ -657,7 +726,14 @@ fn assemble(
     }
     let server = redis.map(|(listener, address)| {
         (
-            Gateway::new(gateway_config(config, address), frontend, random()),
+            Gateway::new(
+                GatewayConfig {
+                    shards: layout.as_ref().map(|it| KeyShards::of(it, config.id)),
+                    ..gateway_config(config, address)
+                },
+                frontend,
+                random(),
+            ),
             listener,
         )
     });
@@ -688,6 +764,7 @@ fn assemble(
     let parts = Parts {
         shell,
         node,
+        shards,
         recovered,
         world,
         journal,

@@ -11,10 +11,10 @@
 use crate::{Config, StartError, data::Data, data::random};
 use hmac::{Hmac, KeyInit, Mac};
 use quintet_replica::{
-    Bytes, ClusterId, Descriptor, Entry, ExecutorLimits, MemberRole, MemberRow, Position,
+    Bytes, ClusterId, Descriptor, Entry, ExecutorLimits, GroupId, MemberRole, MemberRow, Position,
     ReplicaId, ReplicaSet, StateMachine,
 };
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
 /// 32 bytes that tell nothing of `key`, for one purpose.
@@ -60,6 +60,11 @@ pub(crate) fn find_hash_seed(secret: &[u8; 32], descriptor: &mut Descriptor) -> 
                 .to_owned(),
         ),
     }
+}
+
+/// The secret of one group, of which that of another tells nothing.
+pub(crate) fn secret_of_group(secret: &[u8; 32], group: GroupId) -> [u8; 32] {
+    derive(secret, "group", &group.0.to_le_bytes())
 }
 
 /// Commits to a seed without telling it.
@@ -126,6 +131,11 @@ pub(crate) fn executor_limits(config: &Config) -> ExecutorLimits {
     }
 }
 
+/// A number that tells texts apart.
+fn fingerprint(text: &str) -> u64 {
+    u64::from_le_bytes(first(&Sha256::digest(text).into()))
+}
+
 /// The first epoch of a cluster as a configuration and a machine have it.
 pub(crate) fn first_epoch(
     config: &Config,
@@ -136,6 +146,9 @@ pub(crate) fn first_epoch(
     limits.push(("memory_max".to_owned(), config.limits.memory_max));
     limits.sort();
     let mut terms = machine.terms();
+    if let Ok(Some(layout)) = config.shards() {
+        terms.push(("layout".to_owned(), fingerprint(&layout.text())));
+    }
     terms.sort();
     let hash_seed = hash_seed(config);
     let members = config.members.iter().enumerate();

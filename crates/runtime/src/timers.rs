@@ -1,18 +1,21 @@
-//! A node's timers, by both clocks.
+//! The timers of a process's nodes, by both clocks.
 
-use quintet_replica::{Deadline, Time, TimerKey};
+use quintet_replica::{Deadline, GroupId, Time, TimerKey};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A timer of one group's node.
+pub(crate) type GroupTimer = (GroupId, TimerKey);
 
 /// Timers that are set.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    set: BTreeMap<TimerKey, Deadline>,
-    monotonic: BTreeSet<(Time, TimerKey)>,
-    clock: BTreeSet<(u64, TimerKey)>,
+    set: BTreeMap<GroupTimer, Deadline>,
+    monotonic: BTreeSet<(Time, GroupTimer)>,
+    clock: BTreeSet<(u64, GroupTimer)>,
 }
 
 impl Timers {
-    pub fn set(&mut self, key: TimerKey, at: Deadline) {
+    pub fn set(&mut self, key: GroupTimer, at: Deadline) {
         self.cancel(key);
         self.set.insert(key, at);
         match at {
@@ -21,7 +24,7 @@ impl Timers {
         };
     }
 
-    pub fn cancel(&mut self, key: TimerKey) {
+    pub fn cancel(&mut self, key: GroupTimer) {
         match self.set.remove(&key) {
             Some(Deadline::At(time)) => self.monotonic.remove(&(time, key)),
             Some(Deadline::Clock(time)) => self.clock.remove(&(time, key)),
@@ -30,7 +33,7 @@ impl Timers {
     }
 
     /// Takes a timer that is due.
-    pub fn take_due(&mut self, now: Time, clock: impl FnOnce() -> u64) -> Option<TimerKey> {
+    pub fn take_due(&mut self, now: Time, clock: impl FnOnce() -> u64) -> Option<GroupTimer> {
         let due = match self.monotonic.first() {
             Some((at, key)) if *at <= now => Some(*key),
             _ => match self.clock.first() {
@@ -63,10 +66,13 @@ mod tests {
 
     #[test]
     fn timers_fire_once_in_order_and_can_be_moved() {
-        let key = |timer| TimerKey {
-            owner: TimerOwner::Replica,
-            timer,
-            generation: 0,
+        let key = |timer| {
+            let key = TimerKey {
+                owner: TimerOwner::Replica,
+                timer,
+                generation: 0,
+            };
+            (GroupId(timer % 2), key)
         };
         let mut timers = Timers::default();
         timers.set(key(1), Deadline::At(Time(10)));

@@ -10,8 +10,10 @@ mod completions;
 mod config;
 mod demo;
 mod diff;
+mod groups;
 mod join;
 mod journal;
+mod layout;
 mod member;
 mod origin;
 mod password;
@@ -77,6 +79,7 @@ enum Command {
     Join(Box<join::Join>),
     Member(member::Member),
     Status(status::Status),
+    Groups(groups::Groups),
     Protocols(protocols::Protocols),
     Protocol(protocol::Protocol),
     Snapshot(snapshot::Snapshot),
@@ -98,6 +101,7 @@ impl Command {
     fn password(&self) -> Option<String> {
         let given = match self {
             Self::Status(command) => command.password().map(str::to_owned),
+            Self::Groups(command) => command.password().map(str::to_owned),
             Self::Snapshot(command) => command.password().map(str::to_owned),
             Self::Protocol(command) => command.password().map(str::to_owned),
             Self::Member(command) => command.password().map(str::to_owned),
@@ -116,6 +120,7 @@ impl Command {
             Self::Join(command) => command.run(),
             Self::Member(command) => command.run(),
             Self::Status(command) => command.run(),
+            Self::Groups(command) => command.run(),
             Self::Protocols(command) => command.run(),
             Self::Protocol(command) => command.run(),
             Self::Snapshot(command) => command.run(),

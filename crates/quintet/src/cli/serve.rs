@@ -8,7 +8,9 @@
 use crate::cli::settings::{self, Overrides};
 use clap::Args;
 use quintet_cli::{Exit, Failure, Outcome, links, signals};
-use quintet_runtime::{Config, Emulation, ExitReason, Handle, Replica, Running, StartError};
+use quintet_runtime::{
+    Config, Emulation, ExitReason, Handle, Listeners, Replica, Running, StartError,
+};
 use std::{
     fs,
     io::Read,
@@ -130,8 +132,9 @@ pub fn serve(
     watch: impl FnOnce(Handle) -> Outcome,
 ) -> Outcome {
     let (id, members) = (config.id.0, config.members.len());
-    let machine = crate::cli::store(&config);
-    let running = Replica::start(config, machine).map_err(refusal)?;
+    let store = config.clone();
+    let machine = move || crate::cli::store(&store);
+    let running = Replica::start_divided(config, machine, Listeners::default()).map_err(refusal)?;
     let addresses = running.addresses();
     tracing::info!(
         "replica {id} of {members} serves {}, admin {}, peers {}",

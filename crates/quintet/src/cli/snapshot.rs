@@ -509,6 +509,7 @@ impl Restore {
             transport: Transport::Tcp,
             threads: Threads::One,
             base_port: demo::BASE_PORT,
+            layout: None,
         })?;
         let made = self.fill(&prepared, header, &sessions, digest);
         if made.is_err() {

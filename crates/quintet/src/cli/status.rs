@@ -109,6 +109,33 @@ fn ask(address: String, id: Option<usize>) -> Answered {
     }
 }
 
+/// Asks all of them at once.
+fn ask_each(addresses: Vec<(Option<u16>, String)>) -> Outcome<Vec<Answered>> {
+    let asked: Vec<_> = addresses
+        .into_iter()
+        .map(|(id, address)| thread::spawn(move || ask(address, id.map(usize::from))))
+        .collect();
+    let answered = asked.into_iter().map(|one| {
+        let answered = one.join();
+        answered.map_err(|_| Failure::new(Exit::Failed, "asking failed"))
+    });
+    answered.collect()
+}
+
+/// The status of each replica, or why there is none.
+///
+/// # Errors
+/// When this program fails.
+pub fn statuses(addresses: &[String]) -> Outcome<Vec<Result<Value, String>>> {
+    let addresses = addresses.iter().map(|address| (None, address.clone()));
+    let answered = ask_each(addresses.collect())?.into_iter();
+    let of = |it: Answered| {
+        it.status
+            .map_err(|error| format!("{}: {error}", it.address))
+    };
+    Ok(answered.map(of).collect())
+}
+
 impl Status {
     /// What the replicas are to be given.
     pub fn password(&self) -> Option<&str> {
@@ -125,15 +152,7 @@ impl Status {
             }
             false => self.admin.into_iter().map(|at| (None, at)).collect(),
         };
-        let asked: Vec<_> = addresses
-            .into_iter()
-            .map(|(id, address)| thread::spawn(move || ask(address, id.map(usize::from))))
-            .collect();
-        let mut replicas = Vec::new();
-        for one in asked {
-            let answered = one.join();
-            replicas.push(answered.map_err(|_| Failure::new(Exit::Failed, "asking failed"))?);
-        }
+        let replicas = ask_each(addresses)?;
         match self.output {
             Format::Json => print_json(&replicas)?,
             Format::Table => print_table(&replicas)?,

@@ -26,7 +26,7 @@
 //! the torn end of an unacknowledged write unless a later, valid one, or a mark, says that it was
 //! durable. Then it is damage, nothing is changed, and there are two ways on: whoever cannot do
 //! without the record refuses to start, and a replica with enough peers begins its journal again
-//! ([`Journal::begin_again`]) as one that has forgotten.
+//! ([`Journal::begin_again`]) as one that has lost its state.
 //!
 //! Checksums are seeded with the segment's number, so that what a reused file held before can
 //! never be taken for a record.
@@ -238,7 +238,7 @@ pub enum JournalError<E> {
 
 impl<E> JournalError<E> {
     /// Whether something that was durable is gone, so that a replica with enough peers can go on
-    /// as one that has forgotten; see [`Journal::begin_again`].
+    /// as one that has lost its state; see [`Journal::begin_again`].
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Gap { .. })

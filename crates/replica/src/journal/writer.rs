@@ -221,7 +221,7 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Sets damaged segments aside and begins a journal without records behind them; the promises
-    /// stay in force. Only for a replica that will come back as one that has forgotten, and that
+    /// stay in force. Only for a replica that will come back as one that has lost its state, and that
     /// has made sure it will know so after any crash from here on. `complete`, for each group: it
     /// goes on from nothing, not from a snapshot, so that the new records are all that there is.
     ///
@@ -516,7 +516,7 @@ impl<D: Disk> Journal<D> {
         needs.any(|(group, share)| share.end > group.below.0)
     }
 
-    /// Deletes the oldest segments that nobody needs.
+    /// Deletes the oldest segments that no group needs.
     fn sweep(&mut self) -> Result<(), JournalError<D::Error>> {
         let mut removed = Vec::new();
         let mut flags_change = false;
@@ -644,6 +644,11 @@ impl<D: Disk> Journal<D> {
         self.promises.entries[at].left = true;
         self.write_promises()?;
         self.sweep()
+    }
+
+    /// The groups that it keeps.
+    pub fn groups(&self) -> impl Iterator<Item = GroupIndex> + use<D> {
+        (0..self.groups.len()).map(GroupIndex::new)
     }
 
     /// The segments that a group needs. A group that needs far more than its own records is idle:

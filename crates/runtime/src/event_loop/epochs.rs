@@ -28,6 +28,9 @@ use std::{
 
 /// Why a learner changes nothing.
 const NO_VOTE: &str = "this replica is a learner, which has no vote yet: ask another member";
+/// Why nothing changes where keys are divided.
+const FIXED_BY_LAYOUT: &str = "a layout divides the keys of this cluster: its members, protocols and \
+                               durabilities cannot change yet";
 /// Why links through shared memory are made again.
 const NEXT_EPOCH: &str = "the cluster continues in another epoch";
 /// A change that is ordered later than this, by the log's clock, is void.
@@ -406,6 +409,9 @@ impl EventLoop {
 
     fn answer_to(&mut self, request: &JoinRequest, now: Time) -> JoinAnswer {
         // One that asks whether it is a member still takes a refusal for a no.
+        if !self.shards.is_empty() && !matches!(request.place, JoinPlace::Still(..)) {
+            return JoinAnswer::Refused(FIXED_BY_LAYOUT.to_owned());
+        }
         let asks_still = matches!(request.place, JoinPlace::Still(..));
         if self.node.is_learner() && !asks_still {
             return JoinAnswer::Refused(NO_VOTE.to_owned());
@@ -570,6 +576,11 @@ impl EventLoop {
 
     /// A change is asked for over admin HTTP or by the program around the replica.
     pub(super) fn on_change(&mut self, request: &ChangeRequest, waiter: Waiter, now: Time) {
+        if !self.shards.is_empty() && !request.changes_nothing() {
+            return self
+                .shell
+                .answer_change(waiter, Err(FIXED_BY_LAYOUT.to_owned()));
+        }
         if self.node.is_learner() && !request.changes_nothing() {
             return self.shell.answer_change(waiter, Err(NO_VOTE.to_owned()));
         }

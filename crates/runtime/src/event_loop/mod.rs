@@ -23,6 +23,7 @@ mod proxy;
 mod publish;
 mod reach;
 mod service;
+mod shards;
 mod shell;
 mod stage;
 mod storage;
@@ -32,6 +33,7 @@ pub(crate) use epochs::{ASK_EVERY, Epochs};
 use peers::DISK_HUNG;
 pub(crate) use proxy::{Proxy, ProxyParts, ProxyWorld};
 pub(crate) use publish::About;
+pub(crate) use shards::{MemberParts, ShardAbout, ShardPart};
 pub(crate) use shell::{Apart, ShellParts, TOKEN_MAIL, TOKEN_PEERS};
 
 use crate::{
@@ -45,11 +47,12 @@ use crate::{
 use changes::Changes;
 use evict::Evictions;
 use quintet_replica::{
-    CommandTime, Control, EpochNumber, Executed, GroupIndex, HaltKind, Incarnation, Input, Link,
-    Node, Output, Peer, PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time,
-    ViableIn, Wake,
+    CommandTime, Control, EpochNumber, Executed, GroupId, GroupIndex, HaltKind, Incarnation, Input,
+    Link, Node, Output, Peer, PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission,
+    Time, ViableIn, Wake, frame_group,
 };
 use reach::{Known, Reach};
+use shards::{Shards, SnapshotNews, earlier};
 use shell::{Pause, Shell};
 use std::{
     io,
@@ -76,6 +79,8 @@ const HAND_OFF_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Parts {
     pub shell: ShellParts,
     pub node: Node,
+    /// Of a layout, if keys are divided.
+    pub shards: Vec<(ShardAbout, ShardPart)>,
     pub recovered: RecoveredBytes,
     pub world: RuntimeWorld,
     pub journal: JournalThread,
@@ -96,6 +101,7 @@ struct Stopping {
 pub(crate) struct EventLoop {
     shell: Shell,
     node: Node,
+    shards: Shards,
     world: RuntimeWorld,
     journal: JournalThread,
     journal_queue_max: usize,
@@ -137,6 +143,7 @@ impl EventLoop {
         let mut this = Self {
             shell: Shell::new(parts.shell, &parts.world.clock, reach)?,
             node: parts.node,
+            shards: Shards::default(),
             world: parts.world,
             journal: parts.journal,
             journal_queue_max: parts.journal_queue_max,
@@ -170,7 +177,17 @@ impl EventLoop {
             return Ok(Err(error.to_string()));
         }
         this.world.clock.begin_log(this.node.log_time(), members);
+        let mut started = Vec::new();
+        match Shards::start(parts.shards, &this.world, &mut started) {
+            Ok(shards) => this.shards = shards,
+            Err(error) => return Ok(Err(error)),
+        }
+        if !this.shards.is_empty() {
+            let log = this.shards.log_time().max(this.node.log_time());
+            this.world.clock.begin_log(log, members);
+        }
         this.carry_out();
+        this.carry_out_started(started);
         this.publish(this.now());
         Ok(Ok(this))
     }
@@ -224,6 +241,7 @@ impl EventLoop {
                 ..Known::default()
             };
             self.shell.look_at_quorum(known, now);
+            self.look_at_shards(now);
             if let Some(lost) = self.shell.quorum_word(now) {
                 self.node.tell_quorum(lost, &mut self.outputs);
                 self.carry_out();
@@ -240,6 +258,7 @@ impl EventLoop {
         if self.shell.publish_due(now) {
             self.publish(now);
             self.world.snapshots.close_unused(Instant::now());
+            self.shards.close_unused(Instant::now());
         }
         (wake, count, now)
     }
@@ -258,7 +277,7 @@ impl EventLoop {
         let mut count = 0;
         let mut persisted = None;
         while count < MAIL_MAX
-            && let Some(mail) = self.shell.mailbox.take()
+            && let Some((group, mail)) = self.shell.mailbox.take_of_group()
         {
             count += 1;
             match mail {
@@ -276,10 +295,21 @@ impl EventLoop {
                     persisted = Some(upto);
                 }
                 Mail::DiskFull(full) => self.on_disk_full(full, now),
+                Mail::CheckpointDue(group) => self.checkpoint_of(group),
                 Mail::StorageFailed(reason) => {
                     tracing::error!(reason, "the storage failed");
                     self.disk = DiskState::Failed;
                     self.exit = Some(ExitReason::StorageFailed(reason));
+                }
+                Mail::SnapshotWritten { file, bytes } if group != GroupId(0) => {
+                    self.on_shard_snapshot(group, SnapshotNews::Written(file, bytes));
+                }
+                Mail::SnapshotSaved(kept) if group != GroupId(0) => {
+                    self.on_shard_snapshot(group, SnapshotNews::Saved(kept));
+                }
+                Mail::SnapshotFailed { file, reason } if group != GroupId(0) => {
+                    tracing::error!(group = group.0, reason, "no snapshot of a shard was saved");
+                    self.on_shard_snapshot(group, SnapshotNews::Failed(file));
                 }
                 Mail::SnapshotWritten { file, bytes } => {
                     if self.world.snapshots.is_current(file) {
@@ -317,7 +347,7 @@ impl EventLoop {
         if let Some(upto) = persisted {
             self.durable = upto;
             self.maybe_repaired();
-            self.input(Input::Persisted(upto));
+            self.tell_durable(upto);
             self.carry_out();
         }
         count
@@ -328,6 +358,19 @@ impl EventLoop {
         while let Some((arrived, arrival)) = self.shell.peers.take_arrival(now) {
             count += 1;
             match arrival {
+                Arrival::Frame(from, frame)
+                    if let Some(group) = frame_group(&frame)
+                        && group != GroupId(0) =>
+                {
+                    self.on_shard_frame(
+                        group,
+                        Input::Frame {
+                            from,
+                            arrived,
+                            frame,
+                        },
+                    );
+                }
                 Arrival::Frame(from, frame) => {
                     self.input(Input::Frame {
                         from,
@@ -342,7 +385,13 @@ impl EventLoop {
                         self.update_rooms();
                     }
                     self.input(Input::Link(peer, link));
+                    if let Peer::Replica(id) = peer
+                        && !self.shards.is_empty()
+                    {
+                        self.tell_shards_of_link(id, link);
+                    }
                 }
+                Arrival::Booted(id, boot) => self.shards.booted(id, boot),
                 Arrival::Refused(reason) => {
                     tracing::error!(reason, "refused by a peer");
                     self.exit = Some(ExitReason::DataRefused(reason));
@@ -358,10 +407,13 @@ impl EventLoop {
         let mut count = 0;
         // One at a time: each may cancel the next. A timer that is set for now fires next turn.
         while count < TIMERS_MAX
-            && let Some(key) = self.shell.take_timer(&self.world.clock, now)
+            && let Some((group, key)) = self.shell.take_timer(&self.world.clock, now)
         {
             count += 1;
-            self.input(Input::Timer(key));
+            match group {
+                GroupId(0) => self.input(Input::Timer(key)),
+                group => self.on_shard_timer(group, key),
+            }
             self.carry_out();
         }
         self.shell.on_time(now);
@@ -380,8 +432,13 @@ impl EventLoop {
         let mut now = self.now();
         for _ in 0..ROUNDS_MAX {
             let submitted = self.collect(now);
-            let wake = self.node.on_idle(&self.world, &mut self.outputs);
-            let finished = self.carry_out();
+            let mut wake = self.node.on_idle(&self.world, &mut self.outputs);
+            let mut finished = self.carry_out();
+            if !self.shards.is_empty() {
+                let shards = self.idle_shards(now);
+                wake = earlier(wake, shards.0);
+                finished |= shards.1;
+            }
             now = self.now();
             let arrived = self.take_arrivals(now);
             if !submitted && !finished && arrived == 0 {
@@ -398,7 +455,11 @@ impl EventLoop {
     #[cold]
     fn tell_long_turn(&self, took: Duration) {
         let took_ms = took.as_millis() as u64;
-        match self.node.take_longest() {
+        let longest = self
+            .node
+            .take_longest()
+            .or_else(|| self.shards.take_longest());
+        match longest {
             Some((command, steps)) => tracing::warn!(
                 took_ms,
                 command,
@@ -412,6 +473,14 @@ impl EventLoop {
         }
     }
 
+    /// Whether nothing here tells the time but clocks that are not known yet, though a shard may have
+    /// its majority without the cluster's having one. Nor has any member refused this replica's
+    /// directory by then.
+    fn is_timeless(&self) -> bool {
+        let log = self.shards.log_time().max(self.node.log_time());
+        !self.shards.is_empty() && log == CommandTime(0)
+    }
+
     fn collect(&mut self, now: Time) -> bool {
         if !self.hears_clients() {
             return false;
@@ -419,7 +488,7 @@ impl EventLoop {
         // Until the clocks are known the log's time stands where it stood before the restart, which
         // may be hours ago, or at the beginning of all time: a session that is opened then has ended
         // as soon as they are, and so has what is to expire.
-        if self.world.clock.waits_for_peers() && now < CLOCKS_KNOWN {
+        if self.world.clock.waits_for_peers() && (now < CLOCKS_KNOWN || self.is_timeless()) {
             return false;
         }
         let clock = &self.world.clock;
@@ -429,6 +498,9 @@ impl EventLoop {
         }
         let mut submissions = std::mem::take(&mut self.submissions);
         for submission in submissions.drain(..) {
+            let Some(submission) = self.submit_to_shard(submission) else {
+                continue;
+            };
             if let Some(submission) = self.shell.admit(submission, now) {
                 self.input(Input::Submit(submission));
             }
@@ -463,12 +535,13 @@ impl EventLoop {
                 }
                 Output::Journal { id, write } => {
                     self.shell.metrics.journal_writes += 1;
+                    let id = self.numbered(id);
                     self.written = id;
                     self.journal.write(GroupIndex(0), id, write);
                 }
                 Output::Trim { below } => self.trim_later(below),
-                Output::SetTimer { key, at } => self.shell.timers.set(key, at),
-                Output::CancelTimer { key } => self.shell.timers.cancel(key),
+                Output::SetTimer { key, at } => self.shell.timers.set((GroupId(0), key), at),
+                Output::CancelTimer { key } => self.shell.timers.cancel((GroupId(0), key)),
                 Output::SnapshotBegin {
                     id,
                     fetched,
@@ -505,7 +578,7 @@ impl EventLoop {
                     let digest = format!("{:032x}", digest.digest);
                     tracing::debug!(position, digest, "the state's digest");
                 }
-                Output::Diverged(found) => self.on_diverged(&found),
+                Output::Diverged(found) => self.on_diverged(&found, ""),
                 Output::Mark(branch) => self.shell.metrics.mark(branch, now),
                 Output::BreakLinks => self.shell.peers.break_links(DISK_HUNG, now),
                 Output::Halt(kind, reason) => {
@@ -565,6 +638,12 @@ impl EventLoop {
     }
 
     fn on_snapshot_now(&mut self, waiter: mpsc::Sender<Result<SnapshotReport, String>>) {
+        if !self.shards.is_empty() {
+            let error = "a layout divides the keys: snapshots of its shards are not offered yet";
+            // Who waited may have given up.
+            let _ = waiter.send(Err(error.to_owned()));
+            return;
+        }
         let executed = self.node.executed().slot;
         let newest = self.world.snapshots.newest_kept();
         let newest = newest.filter(|kept| kept.origin != Origin::Bridge);
@@ -614,6 +693,7 @@ impl EventLoop {
         });
         self.shell.begin_shutdown();
         self.input(Input::Control(Control::HandOff));
+        self.tell_shards(&Control::HandOff);
     }
 
     fn maybe_exit(&mut self) -> Option<ExitReason> {
@@ -624,7 +704,7 @@ impl EventLoop {
         let now = self.now();
         let leads = now < stopping.hand_off_until
             && self.shell.peers.links_up() > 0
-            && self.node.protocol_status().leader == Some(self.node.id());
+            && (self.node.protocol_status().leader == Some(self.node.id()) || self.shards.leads());
         ((self.shell.idle() && !leads) || now >= stopping.deadline).then_some(ExitReason::Stopped)
     }
 
@@ -637,6 +717,7 @@ impl EventLoop {
             self.journal.finish();
         }
         self.world.snapshots.finish();
+        self.shards.finish_snapshots();
         // It has been logged; the next start makes the copies equal.
         let _ = self.epochs.second_copy.finish();
         tracing::info!(%reason, "the replica has ended");

@@ -444,7 +444,7 @@ fn put(tcp: &mut Tcp, to: ReplicaSet, epoch: EpochNumber, ranges: Bytes, now: Ti
 fn weight(arrival: &Arrival) -> usize {
     let bytes = match arrival {
         Arrival::Frame(_, bytes) | Arrival::Put(_, bytes) => bytes.len(),
-        Arrival::Link(..) | Arrival::Refused(_) | Arrival::Join(..) => 0,
+        Arrival::Booted(..) | Arrival::Link(..) | Arrival::Refused(_) | Arrival::Join(..) => 0,
     };
     bytes + ITEM_BYTES
 }

@@ -24,9 +24,9 @@ use crate::{
     transports::Arrival,
 };
 use quintet_replica::{
-    Bytes, ClientNode, ClockReading, Effect, EventError, Executed, Lane, MemberRow, NodeStatus,
-    Peer, Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time, ViableIn, Voters, Wake,
-    World,
+    Bytes, ClientNode, ClockReading, Effect, EventError, Executed, GroupId, Lane, MemberRow,
+    NodeStatus, Peer, Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time, ViableIn,
+    Voters, Wake, World,
 };
 use std::{cell::Cell, io};
 
@@ -198,6 +198,7 @@ impl Proxy {
                 Mail::NoMember(_)
                 | Mail::Persisted { .. }
                 | Mail::DiskFull(_)
+                | Mail::CheckpointDue(_)
                 | Mail::StorageFailed(_)
                 | Mail::SnapshotWritten { .. }
                 | Mail::SnapshotSaved(_)
@@ -261,6 +262,8 @@ impl Proxy {
                 Arrival::Frame(Peer::Frontend(_), _) | Arrival::Link(Peer::Frontend(_), _) => {}
                 // Nobody shares memory with a proxy.
                 Arrival::Put(..) => {}
+                // A proxy has one group, whose incarnations come with its links.
+                Arrival::Booted(..) => {}
                 // A proxy does not listen.
                 Arrival::Join(..) => {}
                 // The text stands with the link; perhaps the replica is being replaced.
@@ -300,7 +303,7 @@ impl Proxy {
     fn pass_time(&mut self, now: Time) -> usize {
         let mut count = 0;
         while count < TIMERS_MAX
-            && let Some(key) = self.shell.take_timer(&self.world.clock, now)
+            && let Some((_, key)) = self.shell.take_timer(&self.world.clock, now)
         {
             count += 1;
             self.client.on_timer(key, &self.world, &mut self.effects);
@@ -343,8 +346,8 @@ impl Proxy {
                     let to = Recipients::Replicas(to);
                     self.shell.peers.send(to, lane, frame, now);
                 }
-                Effect::SetTimer { key, at } => self.shell.timers.set(key, at),
-                Effect::CancelTimer { key } => self.shell.timers.cancel(key),
+                Effect::SetTimer { key, at } => self.shell.timers.set((GroupId(0), key), at),
+                Effect::CancelTimer { key } => self.shell.timers.cancel((GroupId(0), key)),
                 Effect::Done { batch, outcome } => self.shell.done(batch, outcome, now),
                 Effect::Mark(branch) => self.shell.metrics.mark(branch, now),
                 other => tracing::debug!(?other, "a frontend cannot ask for this"),

@@ -66,8 +66,15 @@ impl EventLoop {
     }
 
     pub(super) fn publish(&mut self, now: Time) {
-        let node = self.node.status(&self.world);
-        self.note_disk(node.disk_hung);
+        let mut node = self.node.status(&self.world);
+        if !self.shards.is_empty() {
+            let sums = self.shards.sums(&self.world);
+            node.commands += sums.commands;
+            (node.entries, node.memory) = (sums.entries, sums.memory);
+            node.sessions += sums.sessions;
+            self.step_down_in_shards(self.disk == DiskState::Full, now);
+        }
+        self.note_disk(self.is_disk_hung());
         let leader = node.protocol.leader;
         if leader != self.leader {
             self.leader = leader;
@@ -107,8 +114,8 @@ impl EventLoop {
     }
 
     /// The replicas' states differ: an operator must know at once.
-    pub(super) fn on_diverged(&mut self, found: &Divergence) {
-        tracing::error!(position = found.position.0, "{found}");
+    pub(super) fn on_diverged(&mut self, found: &Divergence, shard: &str) {
+        tracing::error!(position = found.position.0, shard, "{found}");
         self.shell.metrics.divergences += 1;
         self.shell.changed = true;
     }
@@ -198,6 +205,7 @@ impl EventLoop {
             details: details
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),
+            groups: self.group_reports(),
             branches: self.branches(now),
             peers: self.shell.peer_reports(self.others(), now),
         }

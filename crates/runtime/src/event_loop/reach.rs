@@ -244,6 +244,14 @@ impl Reach {
         taken
     }
 
+    /// Takes out all batches in flight: none of them will be answered.
+    pub fn take_all(&mut self) -> Vec<BatchId> {
+        self.waiting = 0;
+        let mut taken: Vec<_> = self.open.drain().map(|(batch, _)| BatchId(batch)).collect();
+        taken.sort_unstable();
+        taken
+    }
+
     /// When something of a member last came that says that it can answer.
     pub const fn heard(&self, link: &LinkReport) -> Option<Time> {
         match self.me {

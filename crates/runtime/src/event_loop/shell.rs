@@ -28,12 +28,12 @@ use crate::{
         ChangeReport, Gateway, MemberReport, NodeView, PeerClockReport, PeerReport, StatusReport,
     },
     status::Snapshot,
-    timers::Timers,
+    timers::{GroupTimer, Timers},
     transports::tcp::Tcp,
 };
 use mio::{Events, Poll};
 use quintet_replica::{
-    BatchId, Descriptor, MemberRow, Outcome, ReplicaId, Submission, Time, TimerKey, ViableIn, Wake,
+    BatchId, Descriptor, MemberRow, Outcome, ReplicaId, Submission, Time, ViableIn, Wake,
 };
 use std::{
     cell::Cell,
@@ -263,7 +263,7 @@ impl Shell {
     }
 
     /// Takes a timer that is due.
-    pub fn take_timer(&mut self, clock: &Clock, now: Time) -> Option<TimerKey> {
+    pub fn take_timer(&mut self, clock: &Clock, now: Time) -> Option<GroupTimer> {
         self.timers.take_due(now, || clock.reading().now)
     }
 
@@ -351,6 +351,11 @@ impl Shell {
         if self.reach.finished(batch, results, now) {
             self.hand_on(batch, outcome, now);
         }
+    }
+
+    /// A batch of a shard is finished: its quorum is not the one that is watched here.
+    pub fn done_by_shard(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
+        self.hand_on(batch, outcome, now);
     }
 
     /// Hands the outcome of a batch to the one that asked for it.

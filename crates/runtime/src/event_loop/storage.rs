@@ -41,6 +41,7 @@ impl DiskState {
 impl EventLoop {
     pub(super) fn on_disk_full(&mut self, full: Option<String>, now: Time) {
         self.node.note_full_disk(full.is_some());
+        self.shards.note_full_disk(full.is_some());
         if let Some(reason) = &full {
             tracing::warn!(
                 reason,
@@ -69,7 +70,10 @@ impl EventLoop {
     }
 
     pub(super) fn submit(&mut self, request: Request, now: Time) {
-        if self.disk == DiskState::Full && request.level == Level::Ordered {
+        if request.payload.is_none() && !self.shards.are_ready() {
+            // The question whether this replica is ready.
+            request.finish(Err(SubmitError::NoQuorum));
+        } else if self.disk == DiskState::Full && request.level == Level::Ordered {
             request.finish(Err(SubmitError::DiskFull));
         } else {
             self.shell.port.push(request, now);
@@ -97,19 +101,26 @@ impl EventLoop {
         }
     }
 
+    pub(super) fn is_disk_hung(&self) -> bool {
+        self.node.is_disk_hung() || self.shards.is_disk_hung()
+    }
+
     /// So much waits for the disk that no more may come in.
     pub(super) fn choked(&self) -> bool {
-        self.journal.queued() / 2 > self.journal_queue_max && !self.node.is_disk_hung()
+        self.journal.queued() / 2 > self.journal_queue_max && !self.is_disk_hung()
     }
 
     /// Whether requests are taken: a journal that cannot keep up holds clients back, not memory.
     /// One that hangs does not, since the node refuses what they ask at once.
     pub(super) fn hears_clients(&self) -> bool {
-        self.journal.queued() <= self.journal_queue_max || self.node.is_disk_hung()
+        self.journal.queued() <= self.journal_queue_max || self.is_disk_hung()
     }
 
     pub(super) fn maybe_repaired(&mut self) {
-        if self.about.repairing.is_none() || self.repaired_at.is_none_or(|at| at > self.durable) {
+        if self.about.repairing.is_none()
+            || self.repaired_at.is_none_or(|at| at > self.durable)
+            || !self.shards.are_repaired(self.durable)
+        {
             return;
         }
         let Some(data) = &self.shell.data else {

@@ -9,9 +9,10 @@
 //! ```
 
 use super::{
-    ChangeReport, ChangeRequest, Exposition, MemberReport, MetricKind,
+    ChangeReport, ChangeRequest, Exposition, GroupReport, MemberReport, MetricKind,
     admin_connections::{AdminOptions, Door, serve},
     change::CHANGE_MAX,
+    groups,
 };
 use axum::{
     Json, Router, extract,
@@ -315,6 +316,9 @@ pub struct StatusReport {
     pub multicasts: BTreeMap<&'static str, u64>,
     /// The synchronised clock.
     pub clock: ClockReport,
+    /// The shards of the layout, in the order of their groups; empty where keys are not divided.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupReport>,
     /// Rare branches that were taken, by name.
     pub branches: BTreeMap<&'static str, BranchReport>,
     /// More of the protocol's own, by name.
@@ -851,6 +855,7 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
         "Datagrams to the peer that were lost on the way, of the present link.",
         lost,
     );
+    groups::describe(&report.groups, out);
 }
 
 /// The transfer of a peer's state to this replica, and of this one's to peers.

@@ -4,10 +4,14 @@
 //!   key ──longest prefix──► subgroup ──slot──► shard: its place among the gateway's groups
 //! ```
 
-use super::{connection::Connection, gateway::Gateway, pipeline::Flow};
+use super::{
+    connection::Connection,
+    gateway::Gateway,
+    pipeline::{DISK_FULL, Flow},
+};
 use crate::layout::{Layout, SLOTS, slot};
-use quintet_replica::GroupId;
-use quintet_store::{ArgsBuffer, CommandSpec, Footprint, Op, lookup};
+use quintet_replica::{Durability, GroupId, ReplicaId};
+use quintet_store::{ArgsBuffer, CommandSpec, Footprint, Kind, Op, lookup};
 
 const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot, and their shards differ: \
                           name keys of one shard ({tag} in their names keeps them together)";
@@ -24,6 +28,8 @@ struct Range {
 #[derive(Clone, Debug)]
 struct Place {
     group: GroupId,
+    /// This replica keeps it on its disk.
+    is_kept: bool,
     name: String,
     members: String,
 }
@@ -37,9 +43,9 @@ pub struct KeyShards {
 }
 
 impl KeyShards {
-    /// The shards of a layout that is sound.
+    /// The shards of a layout that is sound, at this replica.
     #[must_use]
-    pub fn of(layout: &Layout) -> Self {
+    pub fn of(layout: &Layout, me: ReplicaId) -> Self {
         let mut first = 0;
         let mut ranges = Vec::new();
         for subgroup in &layout.subgroups {
@@ -57,6 +63,8 @@ impl KeyShards {
             let members: Vec<_> = shard.members().iter().map(|id| id.0.to_string()).collect();
             Place {
                 group: shard.group,
+                is_kept: shard.members().contains(me)
+                    && shard.subgroup.durability == Durability::Disk,
                 name: shard.name(),
                 members: members.join(", "),
             }
@@ -79,6 +87,11 @@ impl KeyShards {
         let range = self.ranges.iter().find(|it| key.starts_with(&it.prefix));
         // One has no prefix.
         range.map_or(0, |it| it.first + slot(key) * it.count / SLOTS)
+    }
+
+    /// Whether this replica keeps the shard on its disk.
+    fn is_kept(&self, group: usize) -> bool {
+        self.places[group].is_kept
     }
 
     /// The error while the shard has no quorum.
@@ -142,17 +155,34 @@ impl Gateway {
             Ok(chosen) => chosen,
             Err(text) => return Some(self.refuse_group(connection, &text)),
         };
-        if connection.transaction.is_some() || spec.op == Op::Watch {
+        let queues = connection.transaction.is_some();
+        if queues && spec.op == Op::Watch {
+            // It is refused whatever its keys are.
+            return None;
+        }
+        if queues || spec.op == Op::Watch {
             let before = connection.transaction_group;
             if chosen.is_some() && before.is_some() && chosen != before {
                 return Some(self.refuse_group(connection, CROSS_SLOT));
             }
-            if spec.op != Op::Watch {
-                connection.transaction_group = before.or(chosen);
-                return None;
-            }
         }
-        self.enter_group(connection, chosen, spec.op == Op::Watch)
+        if let Some(group) = chosen
+            && spec.kind == Kind::Write
+            && self.read_only
+            && self
+                .config
+                .shards
+                .as_ref()
+                .is_some_and(|it| it.is_kept(group))
+        {
+            self.counters.errors_disk_full += 1;
+            return Some(self.refuse_group(connection, DISK_FULL));
+        }
+        if queues {
+            connection.transaction_group = connection.transaction_group.or(chosen);
+            return None;
+        }
+        self.enter_group(connection, chosen)
     }
 
     fn refuse_group(&mut self, connection: &mut Connection, text: &str) -> Flow {
@@ -161,20 +191,12 @@ impl Gateway {
     }
 
     /// The request is for this group from now on, unless it is for another one already.
-    fn enter_group(
-        &mut self,
-        connection: &mut Connection,
-        group: Option<usize>,
-        watches: bool,
-    ) -> Option<Flow> {
+    fn enter_group(&mut self, connection: &mut Connection, group: Option<usize>) -> Option<Flow> {
         if let Some(group) = group.filter(|group| *group != connection.group) {
             if !self.builder.is_empty() {
                 return Some(Flow::Cut);
             }
             connection.group = group;
-        }
-        if watches && self.builder.is_empty() {
-            connection.transaction_group = group;
         }
         None
     }
@@ -184,7 +206,7 @@ impl Gateway {
         &mut self,
         connection: &mut Connection,
     ) -> Option<Flow> {
-        let cut = self.enter_group(connection, connection.transaction_group, false);
+        let cut = self.enter_group(connection, connection.transaction_group);
         if cut.is_none() {
             connection.transaction_group = None;
         }
@@ -196,7 +218,6 @@ impl Gateway {
 mod tests {
     use super::*;
     use crate::layout::Subgroup;
-    use quintet_replica::{Durability, ReplicaId};
 
     fn shards() -> KeyShards {
         let subgroup = |name: &str, prefix: &str, count: usize| Subgroup {
@@ -207,13 +228,16 @@ mod tests {
             options: Vec::new(),
             durability: Durability::Disk,
         };
-        KeyShards::of(&Layout {
-            subgroups: vec![
-                subgroup("store", "", 4),
-                subgroup("cache", "cache:", 1),
-                subgroup("hot", "cache:hot:", 2),
-            ],
-        })
+        KeyShards::of(
+            &Layout {
+                subgroups: vec![
+                    subgroup("store", "", 4),
+                    subgroup("cache", "cache:", 1),
+                    subgroup("hot", "cache:hot:", 2),
+                ],
+            },
+            ReplicaId(0),
+        )
     }
 
     #[test]

@@ -500,6 +500,7 @@ impl Gateway {
                         connection.watched.push(key);
                     }
                 }
+                connection.transaction_group = Some(connection.group);
                 connection.answer(b"+OK\r\n");
             }
             _ if reply.first() == Some(&b'-') => connection.answer(reply),

@@ -250,7 +250,7 @@ impl Gateway {
             self.counters.commands += 1;
             return self.refuse(connection, "NOAUTH Authentication required.");
         }
-        if self.read_only && spec.kind == Kind::Write {
+        if self.read_only && spec.kind == Kind::Write && self.config.shards.is_none() {
             self.counters.commands += 1;
             self.counters.errors_disk_full += 1;
             return self.refuse(connection, DISK_FULL);

@@ -26,7 +26,7 @@ mod queue;
 pub(crate) mod tcp;
 
 use handshake::JoinRequest;
-use quintet_replica::{Bytes, Link, Peer, ReplicaId};
+use quintet_replica::{Boot, Bytes, Link, Peer, ReplicaId};
 
 /// What a transport hands to the event loop, in order.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(crate) enum Arrival {
     Frame(Peer, Bytes),
     /// Words of a peer's row, see [`quintet_replica::put_ranges`].
     Put(ReplicaId, Bytes),
+    /// The run that a member's process is in; before its link is up.
+    Booted(ReplicaId, Boot),
     Link(Peer, Link),
     /// This replica must not take part; the reason is for the operator.
     Refused(String),

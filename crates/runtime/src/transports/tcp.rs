@@ -39,7 +39,7 @@ use mio::{
 };
 use opening::{Complaints, Shaken, refused_backoff};
 use quintet_replica::{
-    Descriptor, Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId,
+    Boot, Descriptor, Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId,
     ReplicaSet, Time, limits,
 };
 use std::{
@@ -158,6 +158,7 @@ struct MemberLink {
     /// The link whose attempt was counted last.
     refused_session: u64,
     incarnation: Incarnation,
+    boot: Boot,
     /// Where its Redis clients connect, as it was last told.
     redis: Option<String>,
     error: Option<String>,
@@ -188,6 +189,7 @@ impl MemberLink {
             refusals: 0,
             refused_session: 0,
             incarnation: Incarnation(0),
+            boot: Boot(0),
             redis: None,
             error: None,
             crowded: false,

@@ -142,6 +142,7 @@ impl Side {
                 Arrival::Frame(from, frame) => self.frames.push((from, frame)),
                 Arrival::Put(from, ranges) => self.puts.push((from, ranges)),
                 Arrival::Link(peer, link) => self.links.push((peer, link)),
+                Arrival::Booted(..) => {}
                 Arrival::Refused(reason) => self.refused = Some(reason),
                 Arrival::Join(..) => {}
             }

@@ -3,6 +3,7 @@
 //! ```text
 //!   DIR/demo.lock               held while a demo runs
 //!   DIR/demo.toml               the marker: which cluster this is
+//!   DIR/layout.toml             how its keys are divided, if they are
 //!   DIR/replica-0/quintet.toml  what 'quintet serve' is started with
 //!   DIR/replica-0/quintet.log   what it logs
 //!   DIR/replica-0/data/         what it keeps
@@ -32,6 +33,8 @@ const FORMAT: u32 = 1;
 pub const PATIENCE: Duration = Duration::from_secs(5);
 const LOCK: &str = "demo.lock";
 const MARKER: &str = "demo.toml";
+/// How its keys are divided, if they are.
+pub const LAYOUT: &str = "layout.toml";
 
 /// Which cluster a demo's directory holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -311,6 +314,19 @@ impl Directory {
         }
     }
 
+    /// The text of its layout, if it has one.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn layout(&self) -> Outcome<Option<String>> {
+        let path = self.path.join(LAYOUT);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(storage(&path, &error)),
+        }
+    }
+
     /// What it holds.
     pub const fn marker(&self) -> Option<&Marker> {
         self.marker.as_ref()
@@ -381,6 +397,14 @@ impl Directory {
         let text =
             format!("# Written by 'quintet demo': which cluster this directory holds.\n{text}");
         write_whole(&self.path.join(MARKER), &text)?;
+        let layout = self.path.join(LAYOUT);
+        match &plan.layout {
+            Some(text) => write_whole(&layout, text)?,
+            None if layout.exists() => {
+                fs::remove_file(&layout).map_err(|error| storage(&layout, &error))?;
+            }
+            None => {}
+        }
         for id in plan.ids() {
             let directory = self.path.join(format!("replica-{id}"));
             fs::create_dir_all(&directory).map_err(|error| storage(&directory, &error))?;
@@ -419,6 +443,13 @@ impl Directory {
                 "this directory holds a cluster of durability '{}', and a memory demo starts empty",
                 held.durability
             ));
+        }
+        if plan.layout != self.layout()? {
+            return refuse(
+                "this directory holds a cluster whose keys are divided by another layout, or by \
+                 none; a layout is fixed when a cluster begins"
+                    .to_owned(),
+            );
         }
         if plan.replicas != held.replicas {
             return refuse(format!(
@@ -543,6 +574,10 @@ fn replica_file(marker: &Marker, plan: &Plan, id: u16) -> String {
         ports.admin,
         ports.peer,
     );
+    if plan.layout.is_some() {
+        // From where the file is.
+        text.push_str(&format!("layout = \"../{LAYOUT}\"\n"));
+    }
     let limits = plan.limits.iter().map(|(name, value)| {
         let key = name.strip_prefix("limits.");
         (key.is_some(), key.unwrap_or(name), quoted(value))

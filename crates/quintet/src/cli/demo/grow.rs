@@ -29,6 +29,11 @@ pub fn run(directory: &Path, replaces: Option<u16>) -> Outcome {
     let first = taken.first().copied().unwrap_or_default();
     let first = directory.join(format!("replica-{first}"));
     let first = settings::load_own(&first.join("quintet.toml"))?.config;
+    if first.layout.is_some() {
+        return Err(Failure::usage(
+            "a layout divides the keys of this demo: its members cannot change yet",
+        ));
+    }
     let rows = taken.iter().map(|id| id + 1).max().unwrap_or_default();
     let plan = Plan {
         replicas: rows.max(id + 1),
@@ -41,6 +46,7 @@ pub fn run(directory: &Path, replaces: Option<u16>) -> Outcome {
         transport: first.transport,
         threads: first.threads,
         base_port: marker.base_port,
+        layout: None,
     };
     check_last_port(plan.base_port, plan.replicas)?;
     Place::check(directory, id)?;

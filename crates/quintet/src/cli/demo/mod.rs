@@ -20,14 +20,15 @@ mod supervisor;
 
 pub use directory::{Directory, Marker, Prepared};
 
+use crate::cli::layout;
 use clap::Args;
 use quintet_cli::{Exit, Failure, Outcome, output, protocols, signals, units};
-use quintet_replica::Durability;
-use quintet_runtime::{Threads, Transport};
+use quintet_replica::{ClusterId, Durability, ReplicaId};
+use quintet_runtime::{Config, Member, Threads, Transport};
 use serde::Serialize;
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -52,6 +53,7 @@ Examples:
   quintet demo --durability memory               faster; always starts empty
   quintet demo --protocol nezha --transport udp  small messages in datagrams
   quintet demo --protocol nezha --proxies 2      and two that serve clients and hold no data
+  quintet demo --replicas 5 --layout layout.toml keys divided among groups of replicas
   quintet demo --json                            one JSON line per process once all are ready
   quintet demo --join                            one replica more for the demo that runs
   quintet demo --join --replace 2                another one in the place of replica 2
@@ -93,6 +95,10 @@ pub struct Demo {
     #[arg(long, default_value = "one", value_parser = ["one", "pipelined"])]
     threads: String,
 
+    /// Divide the keys among groups of replicas as this file says (see docs/guide/groups.md)
+    #[arg(long, value_name = "FILE", conflicts_with = "proxies")]
+    layout: Option<PathBuf>,
+
     /// Where the replicas keep their data
     #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
     dir: PathBuf,
@@ -117,7 +123,7 @@ pub struct Demo {
 
     /// Run one replica more, of the demo that runs in the directory
     #[arg(long, conflicts_with_all = ["replicas", "proxies", "protocol", "set", "durability",
-        "transport", "threads", "base_port", "timeout", "json"])]
+        "transport", "threads", "layout", "base_port", "timeout", "json"])]
     join: bool,
 
     /// It takes the place of this one, which has ended
@@ -148,12 +154,35 @@ pub struct Plan {
     pub threads: Threads,
     /// The first Redis port.
     pub base_port: u16,
+    /// How keys are divided, if they are: the text of a layout.
+    pub layout: Option<String>,
 }
 
 impl Plan {
     /// Whether its members change while it runs: the ports behind them are free then.
     fn can_grow(&self) -> bool {
-        self.proxies == 0 && self.replicas < REPLICAS_MAX
+        self.layout.is_none() && self.proxies == 0 && self.replicas < REPLICAS_MAX
+    }
+
+    /// Whether the layout suits the other values.
+    fn check_layout(&self, path: Option<&Path>) -> Outcome {
+        let Some(text) = &self.layout else {
+            return Ok(());
+        };
+        let path = path.unwrap_or(Path::new(directory::LAYOUT));
+        let peer = |id| Member {
+            peer: format!("127.0.0.1:{}", Ports::of(self.base_port, id).peer),
+        };
+        let members = (0..self.replicas).map(peer).collect();
+        let config = Config {
+            protocol: self.protocol.clone(),
+            options: self.options.clone(),
+            durability: self.durability,
+            transport: self.transport,
+            layout: Some(layout::parse(text, path)?),
+            ..Config::new(ClusterId(1), ReplicaId(0), members, PathBuf::new())
+        };
+        config.shards().map(|_| ()).map_err(Failure::usage)
     }
 
     /// The replicas that are members.
@@ -210,7 +239,7 @@ impl Demo {
         self.check()?;
         let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         let directory = Directory::open(&self.dir)?;
-        let plan = self.plan(directory.marker())?;
+        let plan = self.plan(directory.marker(), directory.layout()?)?;
         let durability = plan.durability;
         // The replicas of a demo that was killed need a moment to notice and leave.
         let earlier_port = directory.marker().map(|held| held.base_port);
@@ -264,7 +293,7 @@ impl Demo {
     }
 
     /// Fills in what was not said from what the directory holds.
-    fn plan(&self, held: Option<&Marker>) -> Outcome<Plan> {
+    fn plan(&self, held: Option<&Marker>, held_layout: Option<String>) -> Outcome<Plan> {
         let durability = self.durability.parse().map_err(Failure::usage)?;
         // A memory demo's cluster is never continued, so nothing of it binds the next one.
         let continued = held.filter(|held| durability == Durability::Disk && !held.is_memory());
@@ -302,6 +331,10 @@ impl Demo {
             .base_port
             .or(held.map(|held| held.base_port))
             .unwrap_or(BASE_PORT);
+        let layout = match &self.layout {
+            Some(path) => Some(read_layout(path)?),
+            None => held_layout.filter(|_| continued.is_some()),
+        };
         let plan = Plan {
             replicas,
             vacant,
@@ -313,7 +346,9 @@ impl Demo {
             transport,
             threads: self.threads.parse().map_err(Failure::usage)?,
             base_port,
+            layout,
         };
+        plan.check_layout(self.layout.as_deref())?;
         check_last_port(base_port, replicas)?;
         if replicas + self.proxies > REPLICAS_MAX {
             return Err(Failure::usage(format!(
@@ -394,6 +429,11 @@ impl Demo {
         text.push_str("\nCtrl-C stops all.\n");
         output::print(&text)
     }
+}
+
+fn read_layout(path: &Path) -> Outcome<String> {
+    let failure = |error| Failure::usage(format!("--layout: {}: {error}", path.display()));
+    std::fs::read_to_string(path).map_err(failure)
 }
 
 fn check_last_port(base: u16, replicas: u16) -> Outcome {

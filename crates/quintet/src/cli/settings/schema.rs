@@ -6,6 +6,7 @@
 //!                       ──► --limits-memory-max on the command line
 //! ```
 
+use crate::cli::layout;
 use quintet_cli::units;
 use quintet_replica::{ClusterId, ReplicaId};
 use quintet_runtime::{Config, Member};
@@ -148,6 +149,21 @@ pub const KEYS: &[Key] = &[
             Ok(())
         },
         |config| config.durability.name().to_owned(),
+    ),
+    key(
+        "layout",
+        "A file that divides the keys among groups, or 'none'; the same at every member",
+        |config, text| {
+            config.layout = match text {
+                "none" => None,
+                path => Some(layout::read(path.as_ref()).map_err(|error| error.to_string())?),
+            };
+            Ok(())
+        },
+        |config| match &config.layout {
+            Some(layout) => layout.path.display().to_string(),
+            None => "none".to_owned(),
+        },
     ),
     Key {
         required: true,

@@ -149,12 +149,16 @@ pub(super) fn file(path: &Path, draft: &mut Draft) -> Outcome {
     reader.table(table.get_ref(), "", draft)?;
     // A path in a file is meant from where the file is, wherever the replica is started.
     if matches!(draft.origin("data"), Origin::File(..)) && draft.config.data.is_relative() {
-        let directory = path.parent().unwrap_or(Path::new(""));
-        let directory = std::path::absolute(directory).or_else(|_| std::env::current_dir());
-        let directory: PathBuf = directory.map_err(|error| Failure::new(Exit::Failed, error))?;
-        draft.config.data = directory.join(&draft.config.data);
+        draft.config.data = directory_of(path)?.join(&draft.config.data);
     }
     Ok(())
+}
+
+/// The directory of a file, as an absolute path.
+fn directory_of(path: &Path) -> Outcome<PathBuf> {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let directory = std::path::absolute(directory).or_else(|_| std::env::current_dir());
+    directory.map_err(|error| Failure::new(Exit::Failed, error))
 }
 
 struct Reader<'a> {
@@ -197,7 +201,11 @@ impl Reader<'_> {
                         .help(remedy_for_key(&key)));
                 }
                 _ => {
-                    let text = self.text_of(value, &key)?;
+                    let mut text = self.text_of(value, &key)?;
+                    if key == "layout" && text != "none" && Path::new(&text).is_relative() {
+                        let path = directory_of(self.path)?.join(&text);
+                        text = path.display().to_string();
+                    }
                     draft.set(&key, &text, origin)?;
                 }
             }

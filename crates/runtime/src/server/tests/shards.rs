@@ -3,25 +3,29 @@
 use super::rig::Rig;
 use crate::{
     layout::{Layout, Subgroup},
-    server::{ConnectionId, GatewayConfig, KeyShards},
+    server::{ConnectionId, GatewayConfig, KeyShards, NodeView},
 };
 use quintet_replica::{Durability, Level, Outcome, ReplicaId, group_of};
 
 /// Two shards of a store, and a cache of one, with a client.
 fn divided() -> (Rig, ConnectionId) {
+    divided_in(Durability::Memory, 0)
+}
+
+fn divided_in(durability: Durability, me: u16) -> (Rig, ConnectionId) {
     let subgroup = |name: &str, prefix: &str, count| Subgroup {
         name: name.to_owned(),
         prefix: prefix.to_owned(),
         shards: vec![vec![ReplicaId(0), ReplicaId(2)]; count],
         protocol: "multipaxos".to_owned(),
         options: Vec::new(),
-        durability: Durability::Memory,
+        durability,
     };
     let layout = Layout {
         subgroups: vec![subgroup("store", "", 2), subgroup("cache", "cache:", 1)],
     };
     let mut rig = Rig::with(GatewayConfig {
-        shards: Some(KeyShards::of(&layout)),
+        shards: Some(KeyShards::of(&layout, ReplicaId(me))),
         ..GatewayConfig::default()
     });
     let id = rig.connect();
@@ -100,6 +104,48 @@ fn transaction_is_of_one_shard() {
     rig.run();
     let expected = "$1\\r\\n1\\r\\n+OK\\r\\n+QUEUED\\r\\n*1\\r\\n:2\\r\\n$1\\r\\n1\\r\\n";
     assert_eq!(rig.output(id), expected);
+}
+
+#[test]
+fn failed_watch_and_watch_inside_a_transaction_bind_nothing() {
+    let (mut rig, id) = divided();
+    let [first, second] = KEYS;
+    rig.push(id, format!("WATCH {first}\r\n"));
+    for submission in rig.collect() {
+        rig.done(&submission, Outcome::NoQuorum);
+    }
+    assert!(rig.output(id).starts_with("-CLUSTERDOWN "));
+    rig.say(id, "MULTI");
+    assert_eq!(rig.say(id, &format!("INCR {second}")), "+QUEUED\\r\\n");
+    let refused = rig.say(id, &format!("WATCH {first}"));
+    assert!(refused.starts_with("-ERR WATCH inside MULTI"), "{refused}");
+    assert_eq!(rig.say(id, &format!("INCR {second}")), "+QUEUED\\r\\n");
+    assert_eq!(rig.say(id, "EXEC"), "*2\\r\\n:1\\r\\n:2\\r\\n");
+}
+
+#[test]
+fn full_disk_refuses_writes_only_to_shards_that_are_kept_on_it() {
+    let (mut rig, id) = divided();
+    rig.gateway.set_view(NodeView {
+        disk_state: "full",
+        ..NodeView::default()
+    });
+    // All shards here are in memory.
+    assert_eq!(rig.say(id, "SET a 1"), "+OK\\r\\n");
+    let (mut rig, id) = divided_in(Durability::Disk, 0);
+    rig.gateway.set_view(NodeView {
+        disk_state: "full",
+        ..NodeView::default()
+    });
+    assert!(rig.say(id, "SET a 1").starts_with("-MISCONF "));
+    assert_eq!(rig.say(id, "GET a"), "$-1\\r\\n");
+    // No member of them.
+    let (mut rig, id) = divided_in(Durability::Disk, 1);
+    rig.gateway.set_view(NodeView {
+        disk_state: "full",
+        ..NodeView::default()
+    });
+    assert_eq!(rig.say(id, "SET a 1"), "+OK\\r\\n");
 }
 
 #[test]

@@ -524,6 +524,7 @@ impl Tcp {
         }
         let link = &mut self.links[id.index()];
         link.incarnation = identity.incarnation;
+        link.boot = identity.boot;
         link.redis = announce::seen_from(&identity.redis, from);
         self.maybe_up(id, now);
         Ok(())
@@ -659,8 +660,9 @@ impl Tcp {
         link.error = None;
         link.crowded = false;
         self.counters.links_up += 1;
-        let incarnation = link.incarnation;
+        let (incarnation, boot) = (link.incarnation, link.boot);
         tracing::info!(peer = id.0, incarnation = incarnation.0, "link up");
+        self.arrivals.push_back(Arrival::Booted(id, boot));
         self.arrivals
             .push_back(Arrival::Link(Peer::Replica(id), Link::Up { incarnation }));
         if let Some(control) = lanes[Lane::Control as usize] {

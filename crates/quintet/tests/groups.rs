@@ -1,0 +1,286 @@
+//! A store whose keys are divided among groups, as a person uses it: real processes, real kills.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{fs, path::Path};
+use support::{
+    Demo, Guard, Replica, base_port, eventually, fails, load::Load, quintet, run, signal, stderr,
+    stdout,
+};
+
+/// Two shards on disk by one protocol and one in memory by another, over four replicas.
+const LAYOUT: &str = r#"
+[[subgroup]]
+name = "ledger"
+shards = 2
+nodes = [0, 1, 2]
+
+[[subgroup]]
+name = "cache"
+prefix = "cache:"
+pin = [[1, 2, 3]]
+protocol = "nezha"
+durability = "memory"
+"#;
+
+fn start(directory: &Path, layout: &str, replicas: &str) -> Demo {
+    let file = directory.join("layout.toml");
+    fs::write(&file, layout).unwrap();
+    let file = file.display().to_string();
+    let more = ["--replicas", replicas, "--layout", &file];
+    let base = base_port(replicas.parse().unwrap());
+    Demo::start(&directory.join("demo"), base, &more)
+}
+
+/// The shards as `quintet groups status` shows them, and its exit code.
+fn shards(dir: &str) -> (Vec<Value>, Option<i32>) {
+    let output = run(&["groups", "status", "--dir", dir, "-o", "json"]);
+    let rows = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (rows, output.status.code())
+}
+
+fn served(dir: &str) {
+    eventually("all shards are served", || {
+        (shards(dir).1 == Some(0)).then_some(())
+    });
+}
+
+fn set(replica: &Replica, key: &str, value: &str) {
+    let reply = replica.client().ask(&["SET", key, value]).unwrap();
+    assert_eq!(reply, "OK", "{key} at replica {}", replica.id);
+}
+
+#[test]
+fn divided_keys_are_written_and_read_at_every_replica() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = start(directory.path(), LAYOUT, "4");
+    let dir = directory.path().join("demo").display().to_string();
+    served(&dir);
+    let keys = ["a", "b", "cache:a"];
+    for (replica, number) in demo.replicas.iter().zip(0..) {
+        for key in keys {
+            set(replica, key, &format!("{key}{number}"));
+            for other in &demo.replicas {
+                let read = other.client().ask(&["GET", key]).unwrap();
+                assert_eq!(read, format!("{key}{number}"), "at replica {}", other.id);
+            }
+        }
+    }
+    // Keys of one request are of one shard; braces keep them together.
+    let mut client = demo.replicas[3].client();
+    for refused in [&["MSET", "a", "1", "b", "2"][..], &["DEL", "a", "cache:a"]] {
+        let error = client.ask(refused).unwrap();
+        assert!(error.contains("CROSSSLOT"), "{error}");
+    }
+    assert_eq!(
+        client.ask(&["MSET", "{x}a", "1", "{x}b", "2"]).unwrap(),
+        "OK"
+    );
+    let error = client.ask(&["DBSIZE"]).unwrap();
+    assert!(
+        error.contains("concerns the keys of all 3 shards"),
+        "{error}"
+    );
+
+    let (rows, code) = shards(&dir);
+    assert_eq!(code, Some(0));
+    let names: Vec<_> = rows
+        .iter()
+        .map(|row| row["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["ledger/0", "ledger/1", "cache/0"]);
+    assert_eq!(rows[2]["protocol"], "nezha");
+    assert_eq!(rows[2]["members"], serde_json::json!([1, 2, 3]));
+    eventually("all keys are counted", || {
+        let (rows, _) = shards(&dir);
+        let kept = rows.iter().filter_map(|row| row["entries"].as_u64());
+        (kept.sum::<u64>() == 5).then_some(())
+    });
+    let shown = stdout(&run(&["groups", "status", "--dir", &dir]));
+    assert!(
+        shown.contains("cache/0   served  1 2 3    1 2 3"),
+        "{shown}"
+    );
+
+    // What a layout fixes is refused while it runs, and nothing changes.
+    for refused in [
+        &["member", "remove", "3", "--dir", &dir][..],
+        &["protocol", "switch", "racs", "--dir", &dir],
+    ] {
+        fails(refused, 1, &["a layout divides the keys of this cluster"]);
+    }
+    let admin = &demo.replicas[0].admin;
+    let saved = directory.path().join("saved").display().to_string();
+    fails(
+        &["snapshot", "save", "--admin", admin, &saved],
+        1,
+        &["a layout divides the keys"],
+    );
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
+fn no_acknowledged_write_of_a_shard_is_lost_by_kills() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = LAYOUT.replace("durability = \"memory\"", "");
+    let demo = start(directory.path(), &layout, "4");
+    let dir = directory.path().join("demo").display().to_string();
+    let addresses: Vec<_> = demo.replicas.iter().map(|it| it.redis.clone()).collect();
+    let load = Load::default();
+    let mut by_hand: Vec<Guard> = Vec::new();
+    load.during(4, &addresses, || {
+        load.waits_for(200);
+        // A member of all shards.
+        let victim = &demo.replicas[1];
+        signal(victim.pid, Signal::KILL);
+        load.waits_for(200);
+        by_hand.push(victim.start_by_hand());
+        eventually("it is ready", || victim.is_ready().then_some(()));
+        load.waits_for(200);
+    });
+    load.check(&addresses);
+    for replica in &demo.replicas {
+        if replica.id != 1 {
+            signal(replica.pid, Signal::KILL);
+        }
+    }
+    signal(by_hand[0].0.id(), Signal::KILL);
+    by_hand[0].wait();
+    for replica in &demo.replicas {
+        demo.waits_for(&format!("replica {} (", replica.id));
+        by_hand.push(replica.start_by_hand());
+    }
+    served(&dir);
+    load.check(&addresses);
+}
+
+#[test]
+fn shard_is_lost_alone_and_found_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = "
+[[subgroup]]
+name = \"store\"
+pin = [[0], [1, 2, 3]]
+";
+    let demo = start(directory.path(), layout, "4");
+    let dir = directory.path().join("demo").display().to_string();
+    served(&dir);
+    // 'b' is in the first shard, 'a' in the second.
+    set(&demo.replicas[3], "b", "kept");
+    set(&demo.replicas[3], "a", "1");
+    signal(demo.replicas[0].pid, Signal::KILL);
+    demo.waits_for("replica 0 (");
+    let shown = eventually("the shard is shown as lost", || {
+        let (rows, code) = shards(&dir);
+        (code == Some(5) && rows[0]["state"] == "no quorum").then_some(rows)
+    });
+    assert_eq!(shown[1]["state"], "served");
+    set(&demo.replicas[2], "a", "2");
+    let error = demo.replicas[2].client().ask(&["GET", "b"]).unwrap();
+    assert!(
+        error.contains("CLUSTERDOWN no agreement in time in shard store/0 (replicas 0)"),
+        "{error}"
+    );
+    let _again = demo.replicas[0].start_by_hand();
+    served(&dir);
+    for replica in &demo.replicas[1..] {
+        eventually("the others see that it is back", || {
+            let read = replica.client().ask(&["GET", "b"]).unwrap();
+            assert!(read == "kept" || read.contains("CLUSTERDOWN"), "{read}");
+            (read == "kept").then_some(())
+        });
+    }
+}
+
+#[test]
+fn shard_that_lost_its_memory_stops_until_it_is_begun_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = start(directory.path(), LAYOUT, "4");
+    let dir = directory.path().join("demo");
+    set(&demo.replicas[0], "a", "kept");
+    set(&demo.replicas[0], "cache:a", "lost");
+    assert_eq!(demo.interrupt(), Some(0));
+
+    let demo = Demo::start_at_its_ports(&dir, &["--replicas", "4"]);
+    let dir = dir.display().to_string();
+    eventually("the shard is shown as halted", || {
+        let (rows, code) = shards(&dir);
+        (code == Some(5) && rows[2]["state"] == "halted").then_some(())
+    });
+    let shown = stdout(&run(&["groups", "status", "--dir", &dir]));
+    assert!(shown.contains("--bootstrap-again"), "{shown}");
+    for replica in &demo.replicas {
+        let mut client = replica.client();
+        assert_eq!(client.ask(&["GET", "a"]).unwrap(), "kept");
+        let error = client.ask(&["GET", "cache:a"]).unwrap();
+        assert!(error.contains("CLUSTERDOWN"), "{error}");
+    }
+    let mut again: Vec<Guard> = Vec::new();
+    for replica in &demo.replicas {
+        signal(replica.pid, Signal::KILL);
+        demo.waits_for(&format!("replica {} (", replica.id));
+    }
+    for replica in &demo.replicas {
+        let mut replica = replica.clone();
+        replica.serve.push("--bootstrap-again".to_owned());
+        again.push(replica.start_by_hand());
+    }
+    served(&dir);
+    let mut client = demo.replicas[3].client();
+    assert_eq!(client.ask(&["GET", "a"]).unwrap(), "kept");
+    assert_eq!(client.ask(&["SET", "cache:a", "new"]).unwrap(), "OK");
+}
+
+#[test]
+fn layout_with_a_fault_starts_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("layout.toml");
+    let dir = directory.path().join("demo").display().to_string();
+    for (layout, parts) in [
+        ("", &["no subgroup"][..]),
+        (
+            "[[subgroup]]\nname = \"a\"\nshard = 1",
+            &["layout.toml:3", "shard", "shards"],
+        ),
+        (
+            "[[subgroup]]\nname = \"a\"\npin = [[0, 7]]",
+            &["no replica 7"],
+        ),
+        (
+            "[[subgroup]]\nname = \"a\"\nprotocol = \"paxes\"",
+            &["subgroup 'a'", "paxes"],
+        ),
+        (
+            "[[subgroup]]\nname = \"a\"\nprefix = \"x\"",
+            &["belong nowhere"],
+        ),
+    ] {
+        fs::write(&file, layout).unwrap();
+        let file = file.display().to_string();
+        let base = base_port(3).to_string();
+        let arguments = [
+            "demo",
+            "--base-port",
+            &base,
+            "--dir",
+            &dir,
+            "--layout",
+            &file,
+        ];
+        fails(&arguments, 2, parts);
+    }
+    let absent = directory.path().join("absent.toml").display().to_string();
+    fails(
+        &["demo", "--dir", &dir, "--layout", &absent],
+        2,
+        &["absent.toml"],
+    );
+    let output = quintet()
+        .args(["groups", "status", "--dir", &dir])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
