@@ -257,6 +257,14 @@ fn layout_with_a_fault_starts_nothing() {
             "[[subgroup]]\nname = \"a\"\nprefix = \"x\"",
             &["belong nowhere"],
         ),
+        (
+            "[[subgroup]]\nname = \"a\"\nmembers = { min = 3, max = 2 }",
+            &["1 <= min <= max"],
+        ),
+        (
+            "[[subgroup]]\nname = \"a\"\nmembers = { min = 1, max = 2 }",
+            &["protocol 'multipaxos' has no option 'layout'"],
+        ),
     ] {
         fs::write(&file, layout).unwrap();
         let file = file.display().to_string();

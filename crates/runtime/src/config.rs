@@ -315,6 +315,9 @@ pub struct Config {
     pub secret: [u8; 32],
 }
 
+/// The option of a protocol that serves several groups.
+const LAYOUT: &str = "layout";
+
 /// A member is not removed sooner: a restart takes as long.
 const EVICT_AFTER_MIN: Duration = Duration::from_secs(10);
 
@@ -527,6 +530,20 @@ impl Config {
         let Some(layout) = self.shards()? else {
             return Ok(());
         };
+        let of_view = layout.of_the_view();
+        if !of_view.is_empty() && !self.options.iter().any(|(name, _)| name == LAYOUT) {
+            let mut options = self.options.clone();
+            options.push((LAYOUT.to_owned(), of_view));
+            let entry = quintet_protocols::find(&self.protocol)
+                .map_err(|error| StartError::Config(error.to_string()))?;
+            (entry.check)(&options).map_err(|error| {
+                StartError::Config(format!(
+                    "layout: shards whose members follow the view need a protocol that serves \
+                     several groups: {error}"
+                ))
+            })?;
+            self.options = options;
+        }
         let files = self.layout.iter_mut().flat_map(|file| &mut file.subgroup);
         for (file, subgroup) in files.zip(&layout.subgroups) {
             file.protocol = Some(subgroup.protocol.clone());
@@ -541,6 +558,14 @@ impl Config {
             false => Durability::Memory,
         };
         Ok(())
+    }
+
+    /// Checks the layout, also against the protocol that is to serve its shards.
+    ///
+    /// # Errors
+    /// [`StartError::Config`] with the fault.
+    pub fn check_layout(&self) -> Result<(), StartError> {
+        self.clone().settle_layout()
     }
 
     /// Whether some shard is kept in memory.
@@ -587,8 +612,18 @@ impl Config {
                      is transport 'tcp'"
                 )));
             }
-            // A later build may have other defaults.
-            subgroup.options = (entry.complete)(&subgroup.options);
+            // A later build may have other defaults. The cluster's options are compared as its own.
+            subgroup.options = match subgroup.view {
+                Some(_) => Vec::new(),
+                None => (entry.complete)(&subgroup.options),
+            };
+            if subgroup.view.is_some() && *protocol != self.protocol {
+                return Err(wrong(format!(
+                    "its members follow the views of the cluster's protocol, which is '{}', not \
+                     '{protocol}'",
+                    self.protocol
+                )));
+            }
             if (entry.unordered)(&subgroup.options) {
                 return Err(wrong(
                     "the store needs an order; options say that there is none".into(),

@@ -38,8 +38,10 @@ pub struct Subgroup {
     pub name: String,
     /// It has the keys that begin with this; the longest prefix counts.
     pub prefix: String,
-    /// The members of each shard, ascending.
+    /// The members of each shard, ascending; the candidates where members follow the view.
     pub shards: Vec<Vec<ReplicaId>>,
+    /// The cluster's protocol serves these shards, too, and its views say which members they have.
+    pub view: Option<Range>,
     /// The protocol of its shards.
     pub protocol: String,
     /// The protocol's options.
@@ -102,8 +104,9 @@ pub struct SubgroupFile {
     pub prefix: String,
     /// How many shards; as many as `pin` has, or else one.
     pub shards: Option<usize>,
-    /// How many members each shard has: three, or all replicas where there are fewer.
-    pub members: Option<usize>,
+    /// How many members each shard has: three, or all replicas where there are fewer. With a minimum
+    /// and a maximum the members follow the views of the cluster's protocol.
+    pub members: Option<MembersFile>,
     /// The replicas that shards are spread over, in turn; all unless it says otherwise.
     pub nodes: Option<Vec<u16>>,
     /// The members of each shard, one list per shard, instead of `members` and `nodes`.
@@ -115,6 +118,26 @@ pub struct SubgroupFile {
     pub options: BTreeMap<String, serde_json::Value>,
     /// `disk` or `memory`; the cluster's unless it says otherwise.
     pub durability: Option<String>,
+}
+
+/// A number of members as its author writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum MembersFile {
+    /// Exactly this number, which do not change.
+    Fixed(usize),
+    /// As the view has them.
+    Viewed(Range),
+}
+
+/// The members of a shard that follow the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    /// With fewer it orders nothing.
+    pub min: usize,
+    /// It gets no more.
+    pub max: usize,
 }
 
 /// The values of a cluster that a layout falls back on.
@@ -164,13 +187,21 @@ impl SubgroupFile {
             .collect();
         let (protocol, options) = match &self.protocol {
             Some(protocol) => (protocol.clone(), own),
-            None if own.is_empty() => (cluster.protocol.to_owned(), cluster.options.to_vec()),
+            None if own.is_empty() => {
+                let options = cluster.options.iter();
+                let own = options.filter(|(name, _)| name != "layout");
+                (cluster.protocol.to_owned(), own.cloned().collect())
+            }
             None => (cluster.protocol.to_owned(), own),
         };
         Ok(Subgroup {
             name: self.name.clone(),
             prefix: self.prefix.clone(),
             shards: self.members_of_shards(cluster.replicas)?,
+            view: match self.members {
+                Some(MembersFile::Viewed(range)) => Some(range),
+                _ => None,
+            },
             protocol,
             options,
             durability,
@@ -201,8 +232,21 @@ impl SubgroupFile {
         }
         let all = || (0..replicas as u16).collect();
         let nodes: Vec<u16> = self.nodes.clone().unwrap_or_else(all);
-        let members = self.members.unwrap_or(nodes.len().min(3));
         let shards = self.shards.unwrap_or(1);
+        let members = match self.members {
+            Some(MembersFile::Fixed(members)) => members,
+            None => nodes.len().min(3),
+            Some(MembersFile::Viewed(Range { min, max })) => {
+                if min == 0 || min > max || shards > SHARDS_MAX || min > nodes.len() {
+                    return Err(format!(
+                        "subgroup '{name}': members = {{ min = {min}, max = {max} }} among {} \
+                         replicas; accepted are 1 <= min <= max, and min replicas at least",
+                        nodes.len()
+                    ));
+                }
+                return Ok(vec![ids(&nodes); shards]);
+            }
+        };
         if members == 0 || members > nodes.len() {
             return Err(format!(
                 "subgroup '{name}': a shard of {members} members among {} replicas is none; \
@@ -250,6 +294,30 @@ impl Layout {
             subgroup,
             number,
         })
+    }
+
+    /// The shards whose members follow the view, as the protocol's option `layout` has them.
+    #[must_use]
+    pub fn of_the_view(&self) -> String {
+        let mut parts = Vec::new();
+        for (nth, subgroup) in self.subgroups.iter().enumerate() {
+            let Some(Range { min, max }) = subgroup.view else {
+                continue;
+            };
+            let before: usize = self.subgroups[..nth].iter().map(|it| it.shards.len()).sum();
+            let (first, last) = (before + 1, before + subgroup.shards.len());
+            let nodes: Vec<_> = subgroup.shards[0]
+                .iter()
+                .map(|id| id.0.to_string())
+                .collect();
+            parts.push(format!(
+                "{} groups={first}-{last} nodes={} members={min}..{max} durability={}",
+                subgroup.name,
+                nodes.join(","),
+                subgroup.durability.name()
+            ));
+        }
+        parts.join(" ; ")
     }
 
     /// Whether it is sound for a cluster of this size.
@@ -309,6 +377,9 @@ impl Layout {
             for (option, value) in &of.options {
                 let _ = write!(text, ":{option}={value}");
             }
+            if let Some(Range { min, max }) = of.view {
+                let _ = write!(text, ":{min}..{max}");
+            }
             let _ = write!(text, ":{};", of.prefix);
         }
         text
@@ -356,6 +427,7 @@ mod tests {
             name: name.to_owned(),
             prefix: prefix.to_owned(),
             shards: shards.iter().map(members).collect(),
+            view: None,
             protocol: "multipaxos".to_owned(),
             options: Vec::new(),
             durability: Durability::Disk,
@@ -451,6 +523,20 @@ mod tests {
             "durability": "disk", "options": {"x": 1, "y": "z"}}]}"#;
         let pinned = read(pinned).expect("sound");
         assert_eq!(pinned.text(), "a/0=0,2:racs:disk:x=1:y=z:;");
+    }
+
+    #[test]
+    fn shards_of_the_view_are_told_to_the_clusters_protocol() {
+        let layout = r#"{"subgroup": [{"name": "a", "members": 2},
+            {"name": "b", "prefix": "b", "shards": 2, "members": {"min": 1, "max": 2},
+             "nodes": [4, 1, 2], "durability": "disk"},
+            {"name": "c", "prefix": "c", "members": {"min": 2, "max": 3}}]}"#;
+        let layout = read(layout).expect("sound");
+        let told = "b groups=2-3 nodes=1,2,4 members=1..2 durability=disk ; \
+                    c groups=4-4 nodes=0,1,2,3,4 members=2..3 durability=memory";
+        assert_eq!(layout.of_the_view(), told);
+        let parsed: quintet_replica::Layout = told.parse().expect("the protocol's form");
+        assert_eq!(parsed.shards().len(), 3);
     }
 
     #[test]

@@ -31,8 +31,10 @@ pub(crate) struct Plan {
     pub about: ShardAbout,
     descriptor: Descriptor,
     entry: &'static Entry,
-    /// Of a member.
+    /// Of a member, or of one whose members follow the view.
     machine: Option<Box<dyn StateMachine>>,
+    /// The protocol of group 0 serves it.
+    is_shared: bool,
     directory: PathBuf,
 }
 
@@ -47,7 +49,9 @@ impl Plan {
         let plan = |shard: crate::layout::Shard<'_>| {
             let (of, members) = (shard.subgroup, shard.members());
             let entry = find(&of.protocol).map_err(|it| StartError::Config(it.to_string()))?;
-            let mut machine = match members.contains(config.id) {
+            let is_shared = of.view.is_some();
+            // Any replica may become a member.
+            let mut machine = match members.contains(config.id) || is_shared {
                 true => machines.next(),
                 false => None,
             };
@@ -55,7 +59,7 @@ impl Plan {
                 machine.set_hash_seed(top.hash_seed);
             }
             let rows = top.members.iter().zip((0..).map(ReplicaId));
-            let row = |(row, id): (&MemberRow, ReplicaId)| match members.contains(id) {
+            let row = |(row, id): (&MemberRow, ReplicaId)| match members.contains(id) || is_shared {
                 true => row.clone(),
                 false => MemberRow::vacant(),
             };
@@ -89,6 +93,7 @@ impl Plan {
                 descriptor,
                 entry,
                 machine,
+                is_shared,
                 directory: config.data.join("groups").join(group).join("snapshots"),
             })
         };
@@ -194,8 +199,9 @@ impl Plan {
         };
         let setup = NodeSetup {
             id: config.id,
-            // What is in memory lasts for one run of the process.
-            incarnation: match in_memory {
+            // What is in memory lasts for one run of the process; a protocol of several groups counts
+            // the runs itself.
+            incarnation: match in_memory && !self.is_shared {
                 true => Incarnation(data.boot.0),
                 false => data.incarnation,
             },
@@ -208,15 +214,18 @@ impl Plan {
             snapshot_bytes_min: config.snapshot_bytes_min,
             limits: terms::agreed_limits(config, &self.descriptor),
         };
-        let node = Node::among(voters, setup, self.entry, machine)
-            .map_err(refused)?
-            .with_descriptor(self.descriptor.encode())
+        let node = match self.is_shared {
+            true => Node::sharing(setup, self.entry, machine),
             // Its protocol knows the members by their ranks.
-            .with_base(Executed::default());
+            false => Node::among(voters, setup, self.entry, machine)
+                .map(|node| node.with_base(Executed::default())),
+        };
+        let node = (node.map_err(refused)?).with_descriptor(self.descriptor.encode());
         let parts = MemberParts {
             node,
             recovered,
             snapshots,
+            is_shared: self.is_shared,
         };
         Ok((self.about, ShardPart::Member(Box::new(parts))))
     }

@@ -40,7 +40,7 @@ Examples:
   quintet groups status --admin http://127.0.0.1:7101,http://127.0.0.1:7102
 
 A shard is 'served' when more than half of its members answer and vote, 'no quorum' when they do not,
-'halted' when a member cannot continue. Exit code 5 when one is not served, 3 when no replica
+'halted' when a member cannot continue, 'lost' when the view has too few members with its log. Exit code 5 when one is not served, 3 when no replica
 answers.")]
 struct Shown {
     /// The replicas' admin addresses
@@ -68,6 +68,11 @@ struct Row {
     protocol: String,
     durability: String,
     members: Vec<u64>,
+    /// The view that names them, where members follow the views.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view: Option<u64>,
+    #[serde(skip)]
+    is_lost: bool,
     /// The members that answered and vote.
     voting: Vec<u64>,
     leader: Option<u64>,
@@ -138,12 +143,21 @@ fn rows(answers: &[Value]) -> Vec<Row> {
                 protocol: text("protocol"),
                 durability: text("durability"),
                 members: members.filter_map(Value::as_u64).collect(),
+                view: None,
+                is_lost: false,
                 voting: Vec::new(),
                 leader: None,
                 committed: 0,
                 entries: 0,
                 halted: BTreeMap::new(),
             });
+            let view = group["view"].as_u64();
+            if view.is_some() && view >= row.view {
+                let members = group["members"].as_array().into_iter().flatten();
+                row.view = view;
+                row.members = members.filter_map(Value::as_u64).collect();
+                row.is_lost = group["state"] == "lost";
+            }
             if group["voting"] == true {
                 row.voting.push(id);
             }
@@ -157,9 +171,11 @@ fn rows(answers: &[Value]) -> Vec<Row> {
     }
     for row in rows.values_mut() {
         row.voting.sort_unstable();
+        row.voting.retain(|id| row.members.contains(id));
         row.state = match row.voting.len() > row.members.len() / 2 {
-            true if row.halted.is_empty() => "served",
+            true if row.halted.is_empty() && !row.is_lost => "served",
             _ if !row.halted.is_empty() => "halted",
+            _ if row.is_lost => "lost",
             _ => "no quorum",
         };
     }

@@ -74,6 +74,7 @@ mod learning;
 mod progress;
 mod rebased;
 mod seal;
+mod sharing;
 mod snapshots;
 mod speculation;
 mod start;
@@ -284,6 +285,8 @@ pub struct Node {
     /// nothing more, and says nothing.
     halted: bool,
     planted: Planted,
+    /// The parts in other groups, as a protocol that serves several last told them.
+    roles: Vec<crate::Role>,
 }
 
 impl Node {
@@ -313,6 +316,17 @@ impl Node {
         protocol: &Entry,
         machine: Box<dyn StateMachine>,
     ) -> Result<Self, OptionError> {
+        Self::made(voters, setup, protocol, machine, true)
+    }
+
+    /// `owns`: it makes a protocol of its own.
+    fn made(
+        voters: Voters,
+        setup: NodeSetup,
+        protocol: &Entry,
+        machine: Box<dyn StateMachine>,
+        owns: bool,
+    ) -> Result<Self, OptionError> {
         assert_eq!(voters.len(), setup.epoch.members, "an epoch has its voters");
         assert!(
             setup.frontend != FrontendId(0),
@@ -337,7 +351,7 @@ impl Node {
         let (incarnation, durability) = (setup.incarnation, setup.durability);
         let rank = voters.rank(setup.id);
         let replica = match rank {
-            Some(id) => (protocol.replica)(
+            Some(id) if owns => (protocol.replica)(
                 Setup {
                     id,
                     incarnation,
@@ -349,7 +363,7 @@ impl Node {
                 },
                 setup.frontend,
             )?,
-            None => learning::without_protocol(Slot(0)),
+            _ => learning::without_protocol(Slot(0)),
         };
         let mut executor =
             Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
@@ -420,6 +434,7 @@ impl Node {
             started: false,
             halted: false,
             planted,
+            roles: Vec::new(),
         })
     }
 
@@ -953,8 +968,7 @@ impl Node {
                 members,
                 agreed,
             }),
-            // Who hosts the nodes of several groups takes it before.
-            Effect::Roles { .. } => {}
+            Effect::Roles { roles, .. } => self.roles = roles,
             Effect::Recovered => out.push(Output::Recovered),
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),
             Effect::Mark(branch) => out.push(Output::Mark(branch)),

@@ -178,7 +178,7 @@ impl EventLoop {
         }
         this.world.clock.begin_log(this.node.log_time(), members);
         let mut started = Vec::new();
-        match Shards::start(parts.shards, &this.world, &mut started) {
+        match Shards::start(parts.shards, &mut this.node, &this.world, &mut started) {
             Ok(shards) => this.shards = shards,
             Err(error) => return Ok(Err(error)),
         }
@@ -514,6 +514,10 @@ impl EventLoop {
 
     /// Carries out what the node asked for; true when a batch has finished.
     fn carry_out(&mut self) -> bool {
+        self.carry_out_own() | self.carry_out_foreign()
+    }
+
+    fn carry_out_own(&mut self) -> bool {
         if self.outputs.is_empty() {
             return false;
         }
@@ -596,7 +600,7 @@ impl EventLoop {
         }
         if let Some((number, descriptor, base)) = begins {
             self.begin_epoch(number, descriptor, base);
-            finished |= self.carry_out();
+            finished |= self.carry_out_own();
         }
         finished
     }

@@ -25,8 +25,8 @@ use crate::{
 use quintet_replica::{
     Boot, Bytes, ClientNode, ClockReading, CommandTime, Control, Durability, Effect, EpochNumber,
     Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Link, Node, Outcome, Output, Peer,
-    PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, Slot, SnapshotInfo, SnapshotLeft,
-    StartError, Submission, Time, TimerKey, ViableIn, Voters, Wake, World, group_of,
+    PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, RoleState, Slot, SnapshotInfo,
+    SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn, Voters, Wake, World, group_of,
     journal::JournalOrder, put_frame,
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -54,6 +54,8 @@ pub(crate) struct MemberParts {
     pub node: Node,
     pub recovered: RecoveredBytes,
     pub snapshots: Snapshots,
+    /// The protocol of group 0 serves it.
+    pub is_shared: bool,
 }
 
 /// How this process takes part in a shard.
@@ -64,6 +66,8 @@ pub(crate) enum ShardPart {
 
 struct Member {
     node: Node,
+    /// As in its parts: the protocol is lent to the node for the time of a call.
+    is_shared: bool,
     snapshots: Snapshots,
     /// As the event loop's.
     trims: Vec<(Executed, Slot)>,
@@ -105,6 +109,9 @@ pub(super) struct Shards {
     boots: BTreeMap<ReplicaId, Boot>,
     outputs: Vec<Output>,
     effects: Vec<Effect>,
+    /// The protocol of group 0 serves some of them.
+    shares: bool,
+    foreign: Vec<(GroupId, Effect)>,
 }
 
 impl Default for Shards {
@@ -115,6 +122,8 @@ impl Default for Shards {
             boots: BTreeMap::new(),
             outputs: Vec::new(),
             effects: Vec::new(),
+            shares: false,
+            foreign: Vec::new(),
         }
     }
 }
@@ -188,6 +197,7 @@ impl Shards {
     /// When snapshot or journal of one are unusable.
     pub fn start(
         parts: Vec<(ShardAbout, ShardPart)>,
+        top: &mut Node,
         world: &RuntimeWorld,
         carry_out: &mut Vec<(usize, Vec<Output>)>,
     ) -> Result<Self, String> {
@@ -198,9 +208,10 @@ impl Shards {
             let part = match part {
                 ShardPart::Guest(client) => Part::Guest(client),
                 ShardPart::Member(parts) => {
-                    let (member, outputs) = Member::start(*parts, world)
+                    let (member, outputs) = Member::start(*parts, top, world)
                         .map_err(|error| format!("shard {}: {error}", about.name))?;
                     carry_out.push((at, outputs));
+                    this.shares |= member.is_shared;
                     Part::Member(Box::new(member))
                 }
             };
@@ -210,7 +221,12 @@ impl Shards {
                 Part::Member(member) => Some(member.node.id()),
                 Part::Guest(_) => None,
             };
-            let reach = Reach::new(me, Voters::of(about.members), about.viable);
+            // Whether the view stands says also whether the shard does.
+            let voters = match &part {
+                Part::Member(member) if member.is_shared => top.voters(),
+                _ => Voters::of(about.members),
+            };
+            let reach = Reach::new(me, voters, about.viable);
             this.all.push(Shard {
                 about,
                 index,
@@ -251,7 +267,9 @@ impl Shards {
         self.all.iter().any(|shard| match &shard.part {
             Part::Member(member) => {
                 let leader = member.node.protocol_status().leader;
-                leader == Some(member.node.id()) && shard.about.members.len() > 1
+                !member.is_shared
+                    && leader == Some(member.node.id())
+                    && shard.about.members.len() > 1
             }
             Part::Guest(_) => false,
         })
@@ -301,8 +319,9 @@ impl Shards {
 
     /// Whether each takes part in its shard's quorums, but for those that halted.
     pub fn are_ready(&self) -> bool {
-        let is_ready =
-            |member: &Member| member.halted.is_some() || member.node.protocol_status().voting;
+        let is_ready = |member: &Member| {
+            member.halted.is_some() || member.is_shared || member.node.protocol_status().voting
+        };
         self.members().all(is_ready)
     }
 
@@ -383,12 +402,14 @@ impl Shards {
 impl Member {
     fn start(
         parts: MemberParts,
+        top: &mut Node,
         process: &RuntimeWorld,
     ) -> Result<(Self, Vec<Output>), StartError> {
         let MemberParts {
             mut node,
             recovered,
             snapshots,
+            is_shared,
         } = parts;
         let mut outputs = Vec::new();
         let repairing = recovered.forgot;
@@ -396,9 +417,17 @@ impl Member {
             process,
             snapshots: Some(&snapshots),
         };
-        node.start(recovered, &world, &mut outputs)?;
+        if is_shared {
+            top.lend_protocol(&mut node);
+        }
+        let started = node.start(recovered, &world, &mut outputs);
+        if is_shared {
+            top.lend_protocol(&mut node);
+        }
+        started?;
         let this = Self {
             node,
+            is_shared,
             snapshots,
             trims: Vec::new(),
             repairing,
@@ -461,7 +490,65 @@ impl Member {
 impl EventLoop {
     /// Hands an input to a shard and carries out what it asks for; true when a batch has finished.
     pub(super) fn shard_input(&mut self, at: usize, input: Input) -> bool {
+        self.lend_protocol(at);
         self.shards.input(at, input, &self.world);
+        self.lend_protocol(at);
+        self.carry_out_shard(at) | self.carry_out_foreign()
+    }
+
+    /// Lends the protocol of group 0 to the node of a shard that it serves, or takes it back.
+    fn lend_protocol(&mut self, at: usize) {
+        if let Some(shard) = self.shards.all.get_mut(at)
+            && let Part::Member(member) = &mut shard.part
+            && member.is_shared
+        {
+            self.node.lend_protocol(&mut member.node);
+        }
+    }
+
+    /// Carries out what the protocol of group 0 asks for in shards that it serves; true when a batch
+    /// has finished.
+    pub(super) fn carry_out_foreign(&mut self) -> bool {
+        let mut finished = false;
+        while self.shards.shares {
+            let mut foreign = std::mem::take(&mut self.shards.foreign);
+            self.node.take_foreign(&mut foreign);
+            if foreign.is_empty() {
+                self.shards.foreign = foreign;
+                break;
+            }
+            let mut effects = foreign.drain(..).peekable();
+            while let Some((group, first)) = effects.next() {
+                let mut run = vec![first];
+                while let Some((_, effect)) = effects.next_if(|(other, _)| *other == group) {
+                    run.push(effect);
+                }
+                finished |= self.carry_out_in_group(group, run);
+            }
+            drop(effects);
+            self.shards.foreign = foreign;
+        }
+        finished
+    }
+
+    fn carry_out_in_group(&mut self, group: GroupId, effects: Vec<Effect>) -> bool {
+        let Some(at) = self.shards.place(group) else {
+            let (world, outputs) = (&self.world, &mut self.outputs);
+            self.node
+                .carry_out_foreign(effects.into_iter(), world, outputs);
+            return self.carry_out_own();
+        };
+        self.lend_protocol(at);
+        if let Part::Member(member) = &mut self.shards.all[at].part {
+            let world = ShardWorld {
+                process: &self.world,
+                snapshots: Some(&member.snapshots),
+            };
+            member.is_awake = true;
+            let outputs = &mut self.shards.outputs;
+            (member.node).carry_out_foreign(effects.into_iter(), &world, outputs);
+        }
+        self.lend_protocol(at);
         self.carry_out_shard(at)
     }
 
@@ -518,6 +605,12 @@ impl EventLoop {
         let figures = self.shell.peers.figures(now);
         for shard in &mut self.shards.all {
             let known = match &shard.part {
+                Part::Member(member) if member.is_shared => Known {
+                    route: &self.route,
+                    quorate: self.node.quorate_peers(now),
+                    committed: self.node.status_in(shard.about.group).committed,
+                    ..Known::default()
+                },
                 Part::Member(member) => Known {
                     route: &member.route,
                     quorate: member.node.quorate_peers(now),
@@ -546,7 +639,7 @@ impl EventLoop {
                 continue;
             };
             let leads = member.node.protocol_status().leader == Some(member.node.id());
-            if !leads || now < member.step_down_at {
+            if member.is_shared || !leads || now < member.step_down_at {
                 continue;
             }
             let world = ShardWorld {
@@ -590,11 +683,14 @@ impl EventLoop {
     pub(super) fn idle_shards(&mut self, now: Time) -> (Wake, bool) {
         let (mut wake, mut finished) = (Wake::Sleep, false);
         for at in 0..self.shards.all.len() {
-            if let Part::Member(member) = &mut self.shards.all[at].part
-                && member.is_due(now)
-            {
-                member.on_idle(&self.world, now, &mut self.shards.outputs);
-                finished |= self.carry_out_shard(at);
+            let is_due = |part: &Part| matches!(part, Part::Member(member) if member.is_due(now));
+            if is_due(&self.shards.all[at].part) {
+                self.lend_protocol(at);
+                if let Part::Member(member) = &mut self.shards.all[at].part {
+                    member.on_idle(&self.world, now, &mut self.shards.outputs);
+                }
+                self.lend_protocol(at);
+                finished |= self.carry_out_shard(at) | self.carry_out_foreign();
             }
             if let Part::Member(member) = &self.shards.all[at].part {
                 wake = earlier(wake, member.wake);
@@ -740,6 +836,7 @@ impl EventLoop {
         let Some(at) = self.shards.all.iter().position(is_it) else {
             return self.node.ask_for_checkpoint(&self.world, &mut self.outputs);
         };
+        self.lend_protocol(at);
         if let Part::Member(member) = &mut self.shards.all[at].part {
             let world = ShardWorld {
                 process: &self.world,
@@ -747,8 +844,10 @@ impl EventLoop {
             };
             member.is_awake = true;
             (member.node).ask_for_checkpoint(&world, &mut self.shards.outputs);
-            self.carry_out_shard(at);
         }
+        self.lend_protocol(at);
+        self.carry_out_shard(at);
+        self.carry_out_foreign();
     }
 
     /// Mail about a shard's snapshots.
@@ -816,16 +915,30 @@ impl EventLoop {
                 process: &self.world,
                 snapshots: Some(&member.snapshots),
             };
-            let node = member.node.status(&world);
+            let mut node = member.node.status(&world);
+            if member.is_shared {
+                node.protocol = self.node.status_in(about.group);
+            }
             let protocol = &node.protocol;
+            let mut roles = self.node.roles().iter();
+            let role = roles.find(|role| member.is_shared && role.group == about.group);
+            let members = role.map_or(about.members, |role| role.members);
+            let is_part = members.contains(member.node.id());
             GroupReport {
                 role: match member.halted {
                     Some(_) => "halted".to_owned(),
+                    None if !is_part => "none".to_owned(),
                     None => protocol.role.to_owned(),
                 },
+                state: role.map(|role| match role.state {
+                    RoleState::Active => "active",
+                    RoleState::Lost => "lost",
+                }),
+                view: role.map(|_| self.node.protocol_status().view),
+                members: members.iter().map(|id| id.0).collect(),
                 halted: member.halted.clone(),
                 leader: protocol.leader.map(|leader| leader.0),
-                voting: protocol.voting && member.halted.is_none(),
+                voting: protocol.voting && is_part && member.halted.is_none(),
                 committed: protocol.committed.0,
                 executed: node.executed.slot.0,
                 position: node.executed.position.0,

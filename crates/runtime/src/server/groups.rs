@@ -22,6 +22,13 @@ pub struct GroupReport {
     /// Why it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub halted: Option<String>,
+    /// `active` or `lost`, where the members follow the views of the cluster's protocol; a shard that
+    /// is lost has too few members with its log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<&'static str>,
+    /// The number of the view that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub view: Option<u64>,
     /// The leader, if there is one.
     pub leader: Option<u16>,
     /// Whether this replica takes part in its quorums.

@@ -224,6 +224,7 @@ mod tests {
             name: name.to_owned(),
             prefix: prefix.to_owned(),
             shards: vec![vec![ReplicaId(0)]; count],
+            view: None,
             protocol: "multipaxos".to_owned(),
             options: Vec::new(),
             durability: Durability::Disk,

@@ -182,7 +182,7 @@ impl Plan {
             layout: Some(layout::parse(text, path)?),
             ..Config::new(ClusterId(1), ReplicaId(0), members, PathBuf::new())
         };
-        config.shards().map(|_| ()).map_err(Failure::usage)
+        config.check_layout().map_err(Failure::usage)
     }
 
     /// The replicas that are members.
