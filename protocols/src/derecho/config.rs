@@ -5,7 +5,7 @@ use alloc::{
     format,
     string::{String, ToString},
 };
-use quintet_replica::check_longer;
+use quintet_replica::{Layout, check_longer};
 
 /// When a member executes what it has received (§3.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,6 +86,9 @@ quintet_replica::options! {
         /// ordered; or raw: each member executes what it receives at once, in the order of
         /// its sender only, and keeps nothing. For services that allow it, and measuring
         delivery: parsed(Delivery, Delivery::parse) = "ordered",
+        /// groups besides the first, as 'store groups=1-2 nodes=0-4 members=2..3 durability=disk;
+        /// log groups=3 pin=0,1,2'; empty for none
+        layout: parsed(Layout, str::parse) = "",
         planted: Planted,
     }
     impl Options {
@@ -105,6 +108,10 @@ quintet_replica::options! {
                 return Err("restart_timeout_ms must be at least suspect_timeout_ms".to_string());
             }
             Ok(())
+        }
+
+        fn layout(&self) -> Option<&Layout> {
+            Some(&self.layout).filter(|layout| !layout.is_empty())
         }
 
         fn unordered(&self) -> bool {

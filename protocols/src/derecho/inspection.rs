@@ -1,9 +1,12 @@
 //! An inspector's work: what members answered, and the view that follows from it (B.4, B.6).
 
-use super::message::{Ballot, Member, Message, Proposal, View};
+use super::{
+    message::{Ballot, Member, Message, Proposal, View},
+    shards,
+};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{cmp::Reverse, time::Duration};
-use quintet_replica::{Context, Protocol, ReplicaId, ReplicaSet, Slot, Time};
+use quintet_replica::{Context, Layout, Protocol, ReplicaId, ReplicaSet, Slot, Time};
 
 /// The answer of one member to an inspector.
 #[derive(Clone, Debug, Hash)]
@@ -89,7 +92,7 @@ impl Inspection {
         &mut self,
         view: &View,
         present: ReplicaSet,
-        (wait_max, for_all): (Duration, bool),
+        (wait_max, for_all, layout): (Duration, bool, &Layout),
         ctx: &mut Context<'_, P>,
     ) -> bool {
         let members: ReplicaSet = self.answers.keys().copied().collect();
@@ -136,7 +139,8 @@ impl Inspection {
                 let then = proposal.then.clone().or_else(|| {
                     around.then(|| View {
                         number: next.number + 1,
-                        members: answered,
+                        shards: shards::lost(next, layout, &answered),
+                        members: answered.clone(),
                         base: next.base,
                     })
                 });
@@ -148,6 +152,7 @@ impl Inspection {
             (_, Some(longest)) => {
                 let next = View {
                     number: view.number + 1,
+                    shards: shards::lost(view, layout, &answered),
                     members: answered,
                     base: longest.end,
                 };

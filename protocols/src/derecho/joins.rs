@@ -4,7 +4,7 @@ use super::message::{Join, Member};
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    ReplicaId, ReplicaSet, Time,
+    Incarnation, ReplicaId, ReplicaSet, Time,
     parts::{Admission, Waiting},
 };
 
@@ -25,6 +25,12 @@ impl Joins {
 
     pub fn on_join(&mut self, from: ReplicaId, join: Join, now: Time) {
         self.last[from.index()] = Some((join, now));
+    }
+
+    /// The incarnation that a replica told last.
+    pub fn incarnation(&self, id: ReplicaId) -> Option<Incarnation> {
+        let (join, _) = self.last[id.index()].as_ref()?;
+        Some(join.incarnation)
     }
 
     pub fn clear(&mut self) {

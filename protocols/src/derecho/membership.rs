@@ -1,6 +1,6 @@
 //! The view that a replica knows, its part in it, and what it has promised about its end.
 
-use super::message::{Ballot, Member, Promised, Proposal, View};
+use super::message::{Ballot, Held, Member, Promised, Proposal, ShardView, View};
 use alloc::{collections::VecDeque, vec::Vec};
 use quintet_replica::{
     Context, Incarnation, PersistId, Protocol, ReplicaId, ReplicaSet, Slot, parts,
@@ -37,6 +37,8 @@ pub(super) enum Act {
     Accepted { to: ReplicaId, ballot: Ballot },
     /// Take part in this view.
     Activate(u64),
+    /// Take part in a shard, whose log is held, in this view.
+    Held(usize, u64),
 }
 
 /// See the module.
@@ -64,7 +66,12 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    pub fn new(me: &parts::Member) -> Self {
+    pub fn new(me: &parts::Member, shards: Vec<ShardView>) -> Self {
+        let held = shards.iter().map(|shard| Held {
+            complete: shard.active_in == 0 || shard.members.contains(me.id()),
+            sure: Slot(0),
+        });
+        let held = held.collect();
         let members = (0..me.members()).map(|id| Member {
             id: ReplicaId(id as u16),
             life: 1,
@@ -79,11 +86,13 @@ impl Membership {
                     number: 1,
                     members: members.collect(),
                     base: Slot(0),
+                    shards,
                 },
                 complete: true,
                 promised: Ballot::default(),
                 accepted: None,
                 sure: Slot(0),
+                shards: held,
             },
             acts: VecDeque::new(),
             phase: Phase::Starting,
@@ -172,6 +181,25 @@ impl Membership {
         self.state_lost && !self.promise.complete
     }
 
+    /// Whether this replica holds a complete log of a shard, see `shards.rs`.
+    pub fn is_held(&self, shard: usize) -> bool {
+        self.promise.shards[shard].complete
+    }
+
+    pub fn set_held(&mut self, shard: usize, complete: bool) {
+        self.promise.shards[shard].complete = complete;
+    }
+
+    /// The last slot of a shard that is delivered, by the disk.
+    pub fn sure_in(&self, shard: usize) -> Slot {
+        self.promise.shards[shard].sure
+    }
+
+    /// Whether what was restored is of this number of shards.
+    pub const fn has_shards(&self, shards: usize) -> bool {
+        self.promise.view.shards.len() == shards && self.promise.shards.len() == shards
+    }
+
     // ------------------------------------------------------------------------------ promises
 
     /// Writes the promise; what `act` says follows when it is durable.
@@ -179,9 +207,13 @@ impl Membership {
         &mut self,
         act: Act,
         sure: Slot,
+        shards: impl Iterator<Item = Slot>,
         ctx: &mut Context<'_, P>,
     ) {
         self.promise.sure = sure;
+        for (held, sure) in self.promise.shards.iter_mut().zip(shards) {
+            held.sure = sure;
+        }
         let id = ctx.persist_promise(&self.promise);
         self.acts.push_back((id, act));
     }

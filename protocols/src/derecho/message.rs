@@ -7,6 +7,9 @@
 //!   outsider ── Join ─────► all              I am not in the view (or not complete in it)
 //!   anyone ──── Views ────► the replica that knows an older view
 //!   outsider ── Fetch ────► donor ── Tail, Behind ──► outsider
+//!   with shards:
+//!   member ──── Holds ────► members          how far its logs of shards go
+//!   holder ──── Whole ────► member           a copy up to here is complete
 //!   inspector ─ Prepare, Accept ──► members of the last view ── Promise, Accepted ──► inspector
 //! ```
 
@@ -39,6 +42,27 @@ pub struct View {
     pub members: Vec<Member>,
     /// The ragged trim of the view before: all slots up to here are delivered, none above.
     pub base: Slot,
+    /// The shards, in the order of the layout.
+    pub shards: Vec<ShardView>,
+}
+
+/// A shard in a view.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ShardView {
+    /// Its members in the last view in which it was active: its logs are theirs.
+    pub members: ReplicaSet,
+    /// Those of them that send.
+    pub senders: ReplicaSet,
+    /// The replicas that should be members, and fetch its log.
+    pub targets: ReplicaSet,
+    /// The last view in which it is, or was, active; it is lost when that is an earlier one. 0 when
+    /// it never was, and its log is empty.
+    pub active_in: u64,
+    /// The view in which it was active before that one.
+    pub before: u64,
+    /// The end of the log of `before`: all slots up to here are delivered, and of those above only
+    /// what was ordered in `active_in` ever will be.
+    pub base: Slot,
 }
 
 impl View {
@@ -48,11 +72,10 @@ impl View {
         self.members.iter().position(|member| member.id == id)
     }
 
-    /// The place in the round-robin order, counted from one, of what a member sends as its
-    /// message number `index`.
-    pub(super) fn number_of(&self, sender: ReplicaId, index: u64) -> u64 {
-        let rank = self.rank(sender).unwrap_or(0) as u64;
-        index * self.members.len() as u64 + rank + 1
+    /// Whether a shard is active in the view.
+    #[must_use]
+    pub fn is_active(&self, shard: usize) -> bool {
+        self.shards[shard].active_in == self.number
     }
 
     /// Who they are.
@@ -124,6 +147,32 @@ pub struct Promised {
     pub accepted: Option<Proposal>,
     /// Everything up to here is delivered.
     pub sure: Slot,
+    /// The same of each shard.
+    pub shards: Vec<Held>,
+}
+
+/// How much a replica holds of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// Its log is one of the shard's last active view, with all that was or will be delivered in it.
+    pub complete: bool,
+    /// Everything up to here is delivered.
+    pub sure: Slot,
+}
+
+/// What a replica tells of its log of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Holding {
+    /// Which shard, by its place in the layout.
+    pub shard: u32,
+    /// See [`Held::complete`]; durably so.
+    pub complete: bool,
+    /// It keeps entries from here on.
+    pub first: Slot,
+    /// Everything up to here is delivered.
+    pub sure: Slot,
+    /// Everything up to here is durable.
+    pub end: Slot,
 }
 
 /// What one slot holds.
@@ -265,6 +314,21 @@ pub enum Message {
         /// The ballot.
         ballot: Ballot,
     },
+    /// Logs of shards that the sender holds or fetches.
+    Holds {
+        /// The newest view that it knows.
+        view: u64,
+        /// Its logs.
+        logs: Vec<Holding>,
+    },
+    /// The receiver has asked for more of a lost shard than there is: with everything up to here its
+    /// log is complete.
+    Whole {
+        /// The view.
+        view: u64,
+        /// The end.
+        end: Slot,
+    },
 }
 
 /// A message in blocks: whose it is, and all that its receivers need to know of it to take each
@@ -315,7 +379,62 @@ request_message!(Message);
 
 wire! { struct Body { time, batches } }
 wire! { struct Member [18] { id, life as Number, incarnation } }
-wire! { struct View [38] { number as Number, base, members } where is_ascending }
+
+/// In the number of members: shards follow.
+const SHARDED: u32 = 1 << 31;
+
+impl Wire for View {
+    const SIZE_MIN: usize = 38;
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.number);
+        writer.u64(self.base.0);
+        if self.shards.is_empty() {
+            return self.members.put(writer);
+        }
+        writer.u32(self.members.len() as u32 | SHARDED);
+        self.members.iter().for_each(|member| member.put(writer));
+        self.shards.put(writer);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (number, base) = (reader.number("view")?, reader.slot("base")?);
+        let count = reader.u32("members")?;
+        let (count, sharded) = ((count & !SHARDED) as usize, count & SHARDED != 0);
+        if count > ReplicaSet::MEMBERS_MAX {
+            return Err(DecodeError::Bad("members"));
+        }
+        let members = (0..count).map(|_| Member::decode(reader));
+        let members = members.collect::<Result<_, _>>()?;
+        let shards: Vec<ShardView> = match sharded {
+            true => Field::get(reader, "shards")?,
+            false => Vec::new(),
+        };
+        let view = Self {
+            number,
+            members,
+            base,
+            shards,
+        };
+        let possible = is_ascending(&view) && has_possible_shards(&view);
+        if !possible || sharded && view.shards.is_empty() {
+            return Err(DecodeError::Bad("View"));
+        }
+        Ok(view)
+    }
+}
+
+fn has_possible_shards(view: &View) -> bool {
+    let possible = |shard: &ShardView| {
+        let in_order = shard.before < shard.active_in || shard.active_in == 0;
+        in_order && shard.active_in <= view.number && shard.senders.0 & !shard.members.0 == 0
+    };
+    view.shards.iter().all(possible)
+}
+
+wire! {
+    struct ShardView [72] { members, senders, targets, active_in as Number, before as Number, base }
+}
+wire! { struct Held [9] { complete, sure } }
+wire! { struct Holding [29] { shard, complete, first, sure, end } }
 
 fn is_ascending(view: &View) -> bool {
     !view.members.is_empty() && view.members.is_sorted_by(|a, b| a.id < b.id)
@@ -351,18 +470,22 @@ impl Codec<Option<Proposal>> for Alone {
 
 impl Wire for Promised {
     fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u8(2);
+        writer.u8(if self.shards.is_empty() { 2 } else { 3 });
         writer.u64(self.life);
         self.view.encode(writer);
         writer.bool(self.complete);
         self.promised.encode(writer);
         self.accepted.put(writer);
         writer.u64(self.sure.0);
+        if !self.shards.is_empty() {
+            self.shards.put(writer);
+        }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let accepted = match reader.u8("version of the promise")? {
+        let version = reader.u8("version of the promise")?;
+        let accepted = match version {
             1 => <Alone as Codec<_>>::get,
-            2 => Field::get,
+            2 | 3 => Field::get,
             _ => return Err(DecodeError::Bad("version of the promise")),
         };
         Ok(Self {
@@ -372,6 +495,10 @@ impl Wire for Promised {
             promised: Ballot::decode(reader)?,
             accepted: accepted(reader, "proposal")?,
             sure: reader.slot("slot")?,
+            shards: match version {
+                3 => Field::get(reader, "shards")?,
+                _ => Vec::new(),
+            },
         })
     }
 }
@@ -402,6 +529,8 @@ wire! {
         10 = Accept { view as Number, proposal, source },
         11 = Accepted { view as Number, ballot },
         12 = Block { view as Number, number as Number, large, block, bytes },
+        13 = Holds { view as Number, logs },
+        14 = Whole { view as Number, end },
     } where is_possible
 }
 

@@ -19,7 +19,7 @@
 //! **Paper.** Sagar Jha, Jonathan Behrens, Theo Gkountouvas, Matthew Milano, Weijia Song, Edward
 //! Tremel, Robbert van Renesse, Sydney Zink, Kenneth Birman, "Derecho: Fast State Machine
 //! Replication for Cloud Services", ACM TOCS 36(2), 2019: the table (§3.4, §3.5), multicast (§3.3),
-//! protocols (§3.6, Appendices A, B), progress (Appendix C). One group, one subgroup, one shard.
+//! protocols (§3.6, Appendices A, B), progress (Appendix C). Shards, if there are any: `shards.rs`.
 //!
 //! **Assumes** crashes, not lies, and links that say when they break. A minority of the *present
 //! view* may fail at a time, and views shrink and grow among the epoch's members. No clock matters
@@ -40,6 +40,7 @@
 //! | `Request`, `Taken` | frontend, replica | order this; I could not take it |
 //! | `Join`, `Views` | outsider, anyone | I am here and hold up to …; what was agreed since |
 //! | `Fetch`, `Tail`, `Behind` | outsider, donor | entries; or fetch a snapshot |
+//! | `Holds`, `Whole` | member, members | how far logs of shards go; a copy is complete |
 //! | `Prepare`, `Promise`, `Accept`, `Accepted` | inspector, last view | total restart |
 //!
 //! Words: a *life* counts a replica's starts; a member is a replica in one life. *Base* is the last
@@ -74,7 +75,7 @@
 //!
 //! # Deviations
 //!
-//! - **D1, scope of the trim**: one group with one shard, so one leader, one trim, echoed by all.
+//! - **D1, scope of the trim**: one agreement over the group's trim and those of all shards.
 //! - **D2, the trim's rule**: rows count messages in the round-robin order and not per sender, so
 //!   the smallest count *is* the paper's per-sender minimum cut at the first gap. Restarts compare
 //!   the same thing, slots of that order.
@@ -105,7 +106,7 @@
 //!   the next one.
 //! - **Joiners that fail again and again** are let in after pauses that double (`Admission`), if
 //!   the view has more members than a majority of the group; the paper has no such rule.
-//! - **D9, a shard with all members dead**: there is one shard, so this is the total restart.
+//! - **D9, a shard with all members dead**: see `shards.rs`; for the group itself, total restart.
 //! - **D10, two steps**: the pending version is the journal's; nobody sees it. Delivered means
 //!   persisted everywhere, and only then it is executed and answered.
 //! - **D11, sluggish senders** stay senders: their nulls cost one counter. A crashed one is removed
@@ -124,8 +125,8 @@
 //!   allow it, in memory durability, never for the store. A view change may lose it to some and
 //!   repeats nothing. With an order: when a majority of the last view has forgotten (memory
 //!   durability) and nobody is heard who remembers, replicas stop with the remedy; they never serve
-//!   an empty state. A replica that forgot counts as complete only in a later view than the one
-//!   that it forgot in.
+//!   an empty state. A replica that lost its state counts as complete only in a later view than the
+//!   one in which it did.
 //! - **D17, reads**: by the barrier, from any member.
 //! - **D18**: views are subsets of the epoch's members; `viable_in` asks for a majority of the
 //!   newest view, not of the epoch. From the first vote for a next view on it asks for one of both:
@@ -148,7 +149,7 @@
 //!   life; the paper kills the process (G13 of the boundary: a member is a replica and a life,
 //!   which is counted by starts on disk).
 //! - **Failure detection** is by heartbeats through the same puts, by the operator's report, and by
-//!   what a peer says of itself: a Join of a later life is a failure of the earlier one.
+//!   what a peer says of itself: a Join of a later start is a failure of the earlier one.
 //! - **The SST's lambdas** are a table of plain functions with the columns they look at
 //!   (`triggers.rs`); a reducer's result is not stored in the table, because nobody else reads it.
 //! - **RDMC**: messages above `rdmc_bytes_min` go in blocks; what lies between that and a slot of
@@ -167,6 +168,7 @@ mod push;
 mod rdmc;
 mod reads;
 mod restart;
+mod shards;
 mod sluggish;
 mod triggers;
 mod view_change;
@@ -199,7 +201,8 @@ mod tests;
 
 pub use config::Config;
 pub use message::{
-    Ballot, Body, Entry, Join, Large, Member, Message, Promised, Proposal, Summary, View,
+    Ballot, Body, Entry, Held, Holding, Join, Large, Member, Message, Promised, Proposal,
+    ShardView, Summary, View,
 };
 #[cfg(feature = "plant")]
 pub use plant::Plant;

@@ -4,7 +4,7 @@ use super::{
     Derecho,
     message::Message,
     outgoing::{Path, Sent},
-    plant::Plant,
+    shards::{At, Bug},
     sst,
 };
 use alloc::{vec, vec::Vec};
@@ -22,7 +22,9 @@ impl Derecho {
                 self.push_all(peer, ctx);
             }
         }
-        if !self.sst.take_news() && self.stream.outgoing.is_put() {
+        let in_shards =
+            self.sst.take_block_news() || self.shards.iter().any(|shard| !shard.outgoing.is_put());
+        if !self.sst.take_news() && self.stream.outgoing.is_put() && !in_shards {
             // Changes that no member waits for go with the next put, with a heartbeat at the
             // latest.
             return;
@@ -34,10 +36,18 @@ impl Derecho {
                 to = to.without(peer);
             }
         }
-        let slots = self.slots(self.stream.outgoing.unput(), to, ctx);
+        self.push_shards(to, ctx);
+        let slots = self.slots(None, self.stream.outgoing.unput(), to, ctx);
         let head = [self.membership.number()];
-        let ranges = self.ring_ranges(&head, &slots);
-        if self.planted(Plant::PutTorn) {
+        let wedged = self.sst.own(sst::WEDGED) > 0;
+        let blocks = match wedged && !self.injected(Bug::WedgedBeforeBlocksArePut) {
+            true => self.block_ranges(),
+            false => Vec::new(),
+        };
+        let mut ranges = self.ring_ranges(None, &head, &slots);
+        // WEDGED, which follows, makes them final.
+        ranges.extend(blocks.iter().map(|(at, words)| (*at, &words[..])));
+        if self.injected(Bug::PutTorn) {
             let single = ranges.iter().filter(|range| range.1.len() == 1);
             ctx.put(to, &single.copied().collect::<Vec<_>>());
         }
@@ -48,15 +58,22 @@ impl Derecho {
     /// The whole row, and what the peer has not taken of the ring.
     fn push_all(&self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         let missing = self.stream.outgoing.missing(self.taken_by(peer));
-        let slots = self.slots(missing, ReplicaSet::EMPTY.with(peer), ctx);
+        let slots = self.slots(None, missing, ReplicaSet::EMPTY.with(peer), ctx);
         let head = [self.membership.number()];
-        self.sst
-            .put_all(peer, &self.ring_ranges(&head, &slots), ctx);
+        let of_shards = self.slots_of_shards(peer, ctx);
+        let mut ranges = self.ring_ranges(None, &head, &slots);
+        for (at, slots) in &of_shards {
+            ranges.extend_from_slice(&self.ring_ranges(*at, &head, slots));
+        }
+        let blocks = self.block_ranges();
+        ranges.extend(blocks.iter().map(|(at, words)| (*at, &words[..])));
+        self.sst.put_all(peer, &ranges, ctx);
     }
 
     /// The words of these slots; messages that go as a whole are sent to these members.
-    fn slots<'a>(
+    pub(super) fn slots<'a>(
         &self,
+        at: At,
         slots: impl Iterator<Item = &'a Sent>,
         to: ReplicaSet,
         ctx: &mut Context<'_, Self>,
@@ -65,7 +82,10 @@ impl Derecho {
             if sent.path == Path::Whole {
                 let (view, index) = (self.membership.number(), sent.first);
                 let body = sent.body.clone();
-                ctx.multicast(to, Lane::Bulk, &Message::Bulk { view, index, body });
+                let message = Message::Bulk { view, index, body };
+                ctx.in_group(self.of(at).group, |ctx| {
+                    ctx.multicast(to, Lane::Bulk, &message);
+                });
             }
             (sent.slot, sent.words())
         });
@@ -73,8 +93,9 @@ impl Derecho {
     }
 
     /// HEAD, then each slot's words and its guard behind them.
-    fn ring_ranges<'a>(
+    pub(super) fn ring_ranges<'a>(
         &self,
+        at: At,
         head: &'a [u64],
         slots: &'a [(u64, Vec<u64>)],
     ) -> Vec<(u32, &'a [u64])> {
@@ -82,21 +103,23 @@ impl Derecho {
         let area = layout.area(self.membership.number());
         let mut ranges = vec![(area + sst::HEAD, head)];
         for (slot, words) in slots {
-            let at = area + layout.slot(*slot);
-            ranges.push((at + 1, &words[1..]));
-            ranges.push((at, &words[..1]));
+            let place = area + layout.slot(self.of(at).block, *slot);
+            ranges.push((place + 1, &words[1..]));
+            ranges.push((place, &words[..1]));
         }
         ranges
     }
 
     /// How many of the own messages a peer has said that it has received.
     fn taken_by(&self, peer: ReplicaId) -> u64 {
-        self.sst.read(peer, self.sst.layout.received(self.me.id()))
+        let column = self.sst.layout.received(None, self.me.id());
+        self.sst.read(peer, column)
     }
 
     /// More than a push of the row and the ring takes.
     fn row_bytes(&self) -> usize {
-        let (ring, _) = self.stream.outgoing.bytes();
+        let all = core::iter::once(&self.stream).chain(&self.shards);
+        let ring: usize = all.map(|stream| stream.outgoing.bytes().0).sum();
         self.sst.layout.ring() as usize * 8 + ring + 4096
     }
 }

@@ -19,23 +19,44 @@ use super::{
     Derecho,
     message::Large,
     plant::Plant,
-    sst::{ON_BLOCKS, ON_RING},
+    shards::At,
+    sst::{Columns, ON_BLOCKS, ON_RING, ON_SHARD},
     transfers::{Limits, Way},
 };
 use alloc::vec::Vec;
 use quintet_replica::{Bytes, Context, Frame, ReplicaId};
 
+/// The columns to look at when blocks came or are to go.
+const fn blocks_of(at: At) -> Columns {
+    match at {
+        None => ON_BLOCKS,
+        Some(_) => ON_SHARD,
+    }
+}
+
 impl Derecho {
     /// Cuts an own message into blocks.
-    pub(super) fn start_blocks(&mut self, index: u64, body: &Frame) {
-        let (own, view) = (self.me.id(), self.membership.view());
-        if (self.stream.rdmc).start((own, index), body, &self.config, view) {
-            self.sst.touch(ON_BLOCKS);
+    pub(super) fn start_blocks(&mut self, at: At, index: u64, body: &Frame) {
+        let own = self.me.id();
+        let Self {
+            stream,
+            shards,
+            config,
+            ..
+        } = self;
+        let stream = match at {
+            None => stream,
+            Some(shard) => &mut shards[shard],
+        };
+        let members = stream.members().to_vec();
+        if stream.rdmc.start((own, index), body, config, &members) {
+            self.sst.touch(blocks_of(at));
         }
     }
 
     pub(super) fn on_block(
         &mut self,
+        at: At,
         from: ReplicaId,
         number: u64,
         large: Large,
@@ -45,37 +66,59 @@ impl Derecho {
         if !self.membership.is_active() || self.membership.wedging() {
             return;
         }
-        let column = self.sst.layout.blocks(from);
+        let column = self.sst.layout.blocks(self.of(at).block, from);
         self.sst.set(column, number.max(self.sst.own(column)));
         if large.sender.index() >= self.me.members() {
             return;
         }
-        if self.stream.incoming.from(large.sender).has(large.index) {
+        if self.of(at).incoming.from(large.sender).has(large.index) {
             return ctx.mark("ignored: a block that came before");
         }
-        let own = (self.me.id(), self.membership.view());
+        let own = self.me.id();
         let limits = Limits {
             window: self.config.window,
             by_arrival: self.planted(Plant::BlocksByArrival),
         };
-        match self.stream.rdmc.on_block(from, large, block, own, limits) {
+        let stream = self.of_mut(at);
+        let members = stream.members().to_vec();
+        let own = (own, &members[..]);
+        match stream.rdmc.on_block(from, large, block, own, limits) {
             Err(why) => return ctx.mark(why),
             Ok(None) => {}
             Ok(Some(whole)) => {
-                let sender = self.stream.incoming.sender(large.sender);
+                let sender = stream.incoming.sender(large.sender);
                 sender.take_bulk(large.index, whole);
-                self.stream.incoming.came(large.sender);
-                self.sst.touch(ON_RING);
+                stream.incoming.came(large.sender);
+                self.sst.touch(ON_RING | ON_SHARD);
             }
         }
-        self.sst.touch(ON_BLOCKS);
+        self.sst.touch(blocks_of(at));
     }
 
     /// Sends what is here and due to others, as far as their credit goes.
-    pub(super) fn send_blocks(&mut self, ctx: &mut Context<'_, Self>) {
-        let (own, peers) = (self.me.id(), self.membership.live_peers());
+    pub(super) fn send_blocks(&mut self, at: At, ctx: &mut Context<'_, Self>) {
+        let group = self.of(at).group;
+        ctx.in_group(group, |ctx| self.send_blocks_in(at, ctx));
+    }
+
+    fn send_blocks_in(&mut self, at: At, ctx: &mut Context<'_, Self>) {
+        let (own, peers) = (self.me.id(), self.live_peers(at));
         let (view, credits) = (self.membership.number(), self.config.rdmc_credits);
-        let Self { stream, sst, .. } = self;
+        let Self {
+            stream,
+            shards,
+            sst,
+            ..
+        } = self;
+        let stream = match at {
+            None => stream,
+            Some(shard) => &mut shards[shard],
+        };
+        let block = stream.block;
+        // A shard's member that does not hold its log does not take any yet.
+        let begun = |id: ReplicaId| {
+            sst.valid(id) && block.is_none_or(|block| sst.read(id, sst.layout.held(block)) > 0)
+        };
         let all = (0..self.me.members()).map(|id| ReplicaId(id as u16));
         let way = |to| Way {
             to,
@@ -89,14 +132,16 @@ impl Derecho {
             credits,
         };
         let mut ways: Vec<Way> = all.map(way).collect();
-        let has = |id, large: &Large| sst.read(id, sst.layout.received(large.sender)) > large.index;
-        for peer in peers.iter().filter(|peer| sst.valid(*peer)) {
-            let acknowledged = sst.read(peer, sst.layout.blocks(own));
+        let has = |id, large: &Large| {
+            sst.read(id, sst.layout.received(block, large.sender)) > large.index
+        };
+        for peer in peers.iter().filter(|peer| begun(*peer)) {
+            let acknowledged = sst.read(peer, sst.layout.blocks(block, own));
             stream.rdmc.acknowledge(peer, acknowledged);
             let way = &mut ways[peer.index()];
             stream.rdmc.send_lost(way, |large| has(peer, large), ctx);
         }
         let needs = |to, large: &Large| peers.contains(to) && !has(to, large);
-        stream.rdmc.send(&mut ways, needs, |to| sst.valid(to), ctx);
+        stream.rdmc.send(&mut ways, needs, begun, ctx);
     }
 }

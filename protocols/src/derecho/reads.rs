@@ -8,33 +8,55 @@
 //! A command that was acknowledged before the read came was persisted by every member of its view.
 //! If that is this view, it is in this replica's order. If it were a later one, a majority of this
 //! view had wedged before, and no majority could echo without having wedged (D17).
+//!
+//! In a shard the echoes of all its members do as well: a later view in which it is active needs one
+//! of them that had wedged, or left, before (see `shards.rs`).
 
 use super::{
     Derecho,
     plant::Plant,
     read_queue::Read,
+    shards::At,
     sst::{self, BARRIER},
+    stream::Stream,
 };
 use quintet_replica::{
-    Bytes, Context, Slot,
+    Bytes, Context, ReplicaId, Slot,
     parts::{RequestKey, Taken, reject, reject_read},
 };
 
+/// Refuses the reads that wait for this order.
+pub(super) fn refuse_all(stream: &mut Stream, ctx: &mut Context<'_, Derecho>) {
+    ctx.in_group(stream.group, |ctx| {
+        while let Some(read) = stream.reads.pop() {
+            reject(read.key, Taken::Refused, ctx);
+        }
+    });
+}
+
 impl Derecho {
-    pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
+    pub(super) fn on_read(
+        &mut self,
+        at: At,
+        key: RequestKey,
+        batch: Bytes,
+        ctx: &mut Context<'_, Self>,
+    ) {
         if self.planted(Plant::ReadsLocal) {
             return ctx.query(batch, Slot(0), false, key.0, &());
         }
-        let (target, bytes_max) = (self.stream.log.end(), self.config.queue_bytes);
-        if !(self.stream.reads).push(key, batch, target, bytes_max, ctx.arrived()) {
+        let (target, bytes_max) = (self.of(at).log.end(), self.config.queue_bytes);
+        if !(self.of_mut(at).reads).push(key, batch, target, bytes_max, ctx.arrived()) {
             return reject_read(key, ctx);
         }
-        self.housekeeping.arm(ctx);
+        self.arm_housekeeping(ctx);
     }
 
     /// The end of a turn: one barrier for all reads that came.
     pub(super) fn raise_barrier(&mut self) {
-        if self.membership.wedging() || !self.stream.reads.wants_barrier() {
+        let wants = |stream: &Stream| stream.reads.wants_barrier();
+        let any = wants(&self.stream) || self.shards.iter().any(wants);
+        if self.membership.wedging() || !any {
             return;
         }
         let barrier = self.sst.own(BARRIER) + 1;
@@ -42,6 +64,9 @@ impl Derecho {
         let column = self.sst.layout.echo(self.me.id());
         self.sst.set(column, barrier);
         self.stream.reads.raised(barrier);
+        for shard in &mut self.shards {
+            shard.reads.raised(barrier);
+        }
     }
 
     pub(super) fn echo_barriers(&mut self) {
@@ -54,7 +79,7 @@ impl Derecho {
         }
     }
 
-    pub(super) fn release_reads(&mut self, ctx: &mut Context<'_, Self>) {
+    pub(super) fn release_reads(&mut self, at: At, ctx: &mut Context<'_, Self>) {
         if self.membership.wedging() {
             return ctx.mark("read waits for the next view");
         }
@@ -63,20 +88,37 @@ impl Derecho {
             self.membership.live(),
             self.membership.view().members.len() / 2 + 1,
         );
-        let Self { sst, stream, .. } = self;
-        let echoed = |barrier| sst::count(live, |id| sst.read(id, column) >= barrier) >= majority;
+        let Self {
+            sst,
+            stream,
+            shards,
+            ..
+        } = self;
+        let (stream, in_shard) = match at {
+            None => (stream, false),
+            Some(shard) => (&mut shards[shard], true),
+        };
+        let members = stream.set();
+        let echoed = |barrier| {
+            let has = |id: ReplicaId| sst.read(id, column) >= barrier;
+            sst::count(live, has) >= majority || in_shard && sst::all(members, has)
+        };
         let sure = stream.log.sure();
-        while let Some(read) = stream.reads.release(sure, echoed) {
-            let Read {
-                key, batch, target, ..
-            } = read;
-            ctx.query(batch, target, false, key.0, &());
-        }
+        ctx.in_group(stream.group, |ctx| {
+            while let Some(read) = stream.reads.release(sure, echoed) {
+                let Read {
+                    key, batch, target, ..
+                } = read;
+                ctx.query(batch, target, false, key.0, &());
+            }
+        });
     }
 
+    /// Refuses all reads that wait, in all groups.
     pub(super) fn refuse_reads(&mut self, ctx: &mut Context<'_, Self>) {
-        while let Some(read) = self.stream.reads.pop() {
-            reject(read.key, Taken::Refused, ctx);
+        refuse_all(&mut self.stream, ctx);
+        for shard in &mut self.shards {
+            refuse_all(shard, ctx);
         }
     }
 }

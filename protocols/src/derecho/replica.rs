@@ -11,18 +11,21 @@ use super::{
     plant::Plant,
     restart_state::RestartState,
     rows::Rows,
-    sst::{Layout, ON_RING, ON_SELF, ON_VIEW, Table},
+    shards::{self, Holdings},
+    sst::{Layout, ON_RING, ON_SELF, ON_SHARD, ON_VIEW, Table},
     stream::Stream,
 };
 use alloc::{
     format,
     string::{String, ToString},
     vec,
+    vec::Vec,
 };
 use core::time::Duration;
 use quintet_replica::{
-    Context, Control, Durability, FrontendId, Incarnation, Info, Level, Link, NodeState, Options,
-    PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    Context, Control, Durability, FrontendId, GroupId, Incarnation, Info, Level, Link, NodeState,
+    Options, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time,
+    Wake,
     parts::{Admitted, AttachedFrontend, Housekeeping, Member, admit, digest},
 };
 
@@ -50,14 +53,26 @@ pub struct Derecho {
     pub(super) catch_up: CatchUp,
     pub(super) restart: RestartState,
     pub(super) sst: Rows,
+    /// What all members order, and a stream for each shard.
     pub(super) stream: Stream,
+    pub(super) shards: Vec<Stream>,
+    pub(super) holdings: Holdings,
+    /// The shards need another view.
+    pub(super) reshapes: bool,
+    /// Groups that have not started.
+    starting: usize,
     pub(super) housekeeping: Housekeeping<Timer>,
 }
 
 impl Derecho {
     /// Writes the promise; what `act` says follows when it is durable.
     pub(super) fn save(&mut self, act: Act, ctx: &mut Context<'_, Self>) {
-        self.membership.save(act, self.stream.log.sure(), ctx);
+        let (sure, shards) = (self.stream.log.sure(), &self.shards);
+        let in_shards = shards.iter().map(|shard| shard.log.sure());
+        let membership = &mut self.membership;
+        ctx.in_group(self.stream.group, |ctx| {
+            membership.save(act, sure, in_shards, ctx)
+        });
     }
 
     fn act(&mut self, act: Act, ctx: &mut Context<'_, Self>) {
@@ -67,6 +82,7 @@ impl Derecho {
             Act::Promise { to, ballot } => self.send_promise(to, ballot, ctx),
             Act::Accepted { to, ballot } => self.send_accepted(to, ballot, ctx),
             Act::Activate(view) => self.activated(view, ctx),
+            Act::Held(shard, view) => self.on_held(shard, view, ctx),
         }
     }
 
@@ -74,6 +90,7 @@ impl Derecho {
         self.membership.begin();
         self.restart.out(ctx.now());
         ctx.set_timer(Timer::Beat, self.config.heartbeat);
+        self.tell_roles(ctx);
         if self.membership.is_complete() && self.membership.belongs() {
             self.become_active(ctx);
         } else {
@@ -81,12 +98,21 @@ impl Derecho {
         }
     }
 
+    pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
+        let housekeeping = &mut self.housekeeping;
+        ctx.in_group(self.stream.group, |ctx| housekeeping.arm(ctx));
+    }
+
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         self.housekeeping.fired();
-        self.stream.relay.kept.expire(ctx.now());
-        self.stream.reads.expire(ctx.now());
-        if !self.stream.relay.kept.is_empty() || !self.stream.reads.is_empty() {
-            self.housekeeping.arm(ctx);
+        let (now, mut open) = (ctx.now(), false);
+        for stream in core::iter::once(&mut self.stream).chain(&mut self.shards) {
+            stream.relay.kept.expire(now);
+            stream.reads.expire(now);
+            open |= !stream.relay.kept.is_empty() || !stream.reads.is_empty();
+        }
+        if open {
+            self.arm_housekeeping(ctx);
         }
     }
 
@@ -101,6 +127,9 @@ impl Derecho {
         } = recovered;
         let (membership, log) = (&mut self.membership, &mut self.stream.log);
         let again = membership.restore(promise, forgot);
+        if !membership.has_shards(self.shards.len()) {
+            return false;
+        }
         let state_lost = membership.state_lost();
         if !log.restore(checkpoint, records, state_lost) {
             return false;
@@ -116,6 +145,35 @@ impl Derecho {
         }
         membership.restored(again, self.config.planted.is(Plant::RestartAsMember));
         true
+    }
+
+    /// The same of a shard, whose promise is the group's.
+    fn restore_shard(
+        &mut self,
+        shard: usize,
+        recovered: Recovered<Promised, Entry, Summary>,
+    ) -> bool {
+        let Recovered {
+            forgot: state_lost,
+            checkpoint,
+            records,
+            ..
+        } = recovered;
+        let (membership, log) = (&mut self.membership, &mut self.shards[shard].log);
+        if state_lost {
+            membership.set_held(shard, false);
+        }
+        if !log.restore(checkpoint, records, state_lost) {
+            return false;
+        }
+        if !membership.is_held(shard) {
+            log.restored_partly(membership.sure_in(shard));
+            return true;
+        }
+        let of = &membership.view().shards[shard];
+        let whole = log.restored_complete(of.active_in, of.base);
+        self.shards[shard].holds = true;
+        whole
     }
 }
 
@@ -161,15 +219,28 @@ impl Protocol for Derecho {
     fn new(setup: Setup<Config>) -> Self {
         let me = Member::new(&setup);
         let (config, members) = (setup.options, me.members());
-        let layout = Layout::new(members, config.window, config.smc_bytes_max);
+        let blocks = config.layout.subgroups().len();
+        let places = config.layout.shards();
+        let layout = Layout::new(members, config.window, config.smc_bytes_max)
+            .with_shards(blocks, places.len());
+        let shards = places.iter().zip(config.layout.groups());
+        let shards: Vec<Stream> = shards
+            .map(|(place, (group, durability))| {
+                Stream::new(group, Some(place.subgroup as u32), durability, members)
+            })
+            .collect();
         Self {
-            membership: Membership::new(&me),
+            membership: Membership::new(&me, shards::first(&config.layout, members)),
+            starting: shards.len(),
+            shards,
+            holdings: Holdings::new(members),
+            reshapes: false,
             failures: Failures::new(members),
             joins: Joins::new(members),
             catch_up: CatchUp::default(),
             restart: RestartState::default(),
             sst: Rows::new(&me, Table::new(members, layout)),
-            stream: Stream::new(members),
+            stream: Stream::new(setup.group, None, me.durability(), members),
             me,
             config,
             housekeeping: Housekeeping::new(Timer::Housekeeping),
@@ -181,6 +252,17 @@ impl Protocol for Derecho {
         recovered: Recovered<Promised, Entry, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
+        if let Some(shard) = self.at(ctx.group()) {
+            if !self.restore_shard(shard, recovered) {
+                return ctx.halt_damaged();
+            }
+            self.shards[shard].execute(ctx);
+            self.starting -= 1;
+            if self.starting == 0 {
+                self.save(Act::Begin, ctx);
+            }
+            return;
+        }
         self.failures.start(ctx.now());
         if !self.restore(recovered) {
             return ctx.halt_damaged();
@@ -192,15 +274,18 @@ impl Protocol for Derecho {
             }
         }
         self.stream.execute(ctx);
-        self.save(Act::Begin, ctx);
+        if self.starting == 0 {
+            self.save(Act::Begin, ctx);
+        }
     }
 
     fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
-        let takes = self.takes_requests(ctx.now());
+        let at = self.at(ctx.group());
+        let takes = self.takes_requests_in(ctx.group(), ctx.now());
         let rejects = |level| level != Level::Stale && !takes;
         match admit(from, message, rejects, ctx) {
-            Some(Admitted::Read(key, batch)) => self.on_read(key, batch, ctx),
-            Some(Admitted::Write(key, batch)) => self.on_write(key, batch, ctx),
+            Some(Admitted::Read(key, batch)) => self.on_read(at, key, batch, ctx),
+            Some(Admitted::Write(key, batch)) => self.on_write(at, key, batch, ctx),
             None => {}
         }
     }
@@ -210,18 +295,23 @@ impl Protocol for Derecho {
         if self.membership.phase() == Phase::Starting {
             return;
         }
+        if let Some(shard) = self.at(ctx.group()) {
+            return self.on_shard_message(shard, from, message, ctx);
+        }
         match message {
             Message::Bulk { view, .. } | Message::Block { view, .. } if !self.active_in(view) => {
-                self.wait_for_view(from, view, message);
+                self.wait_for_view(None, from, view, message);
             }
-            Message::Bulk { index, body, .. } => self.on_bulk(from, index, body.into_bytes()),
+            Message::Bulk { index, body, .. } => {
+                self.on_bulk(None, from, index, body.into_bytes());
+            }
             Message::Block {
                 number,
                 large,
                 block,
                 bytes,
                 ..
-            } => self.on_block(from, number, large, (block, bytes), ctx),
+            } => self.on_block(None, from, number, large, (block, bytes), ctx),
             Message::Join(join) => self.on_join(from, join, ctx),
             Message::Views { views, active } => self.on_views(from, views, active, ctx),
             Message::Fetch { view, have, upto } => self.on_fetch(from, view, have, upto, ctx),
@@ -257,6 +347,8 @@ impl Protocol for Derecho {
                 source,
             } => self.on_accept(from, view, proposal, source, ctx),
             Message::Accepted { view, ballot } => self.on_accepted(from, view, ballot, ctx),
+            Message::Holds { view, logs } => self.on_holds(from, view, logs),
+            Message::Whole { .. } => ctx.mark("ignored: a shard's message in the group itself"),
             Message::Request(_) | Message::Taken(_) => {
                 ctx.mark("ignored: not a replica's message");
             }
@@ -264,7 +356,7 @@ impl Protocol for Derecho {
     }
 
     fn on_put(&mut self, from: ReplicaId, offset: u32, words: &[u64], ctx: &mut Context<'_, Self>) {
-        if !self.me.others().contains(from) {
+        if !self.me.others().contains(from) || self.at(ctx.group()).is_some() {
             return;
         }
         self.failures.heard(from, ctx.arrived());
@@ -275,6 +367,9 @@ impl Protocol for Derecho {
         let merged = self.sst.merge(from, offset, words);
         if merged.dirty & (ON_RING | ON_VIEW) != 0 {
             self.stream.incoming.came(from);
+        }
+        if merged.dirty & (ON_SHARD | ON_VIEW) != 0 {
+            self.came_in_shards(from);
         }
         if merged.dirty & ON_VIEW != 0 {
             self.tell_route(ctx);
@@ -292,6 +387,16 @@ impl Protocol for Derecho {
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
+        if let Some(shard) = self.at(ctx.group()) {
+            let number = self.membership.number();
+            let persisted = self.shards[shard].log.on_persisted(upto, number);
+            if let Some(number) = persisted.filter(|_| self.takes_part(Some(shard))) {
+                self.shards[shard].order.persist(number);
+                self.sst.touch(ON_SELF);
+            }
+            let group = self.stream.group;
+            return ctx.in_group(group, |ctx| self.maybe_begin(shard, ctx));
+        }
         let persisted = self.stream.log.on_persisted(upto, self.membership.number());
         if let Some(number) = persisted.filter(|_| self.membership.is_active()) {
             self.stream.order.persist(number);
@@ -305,11 +410,12 @@ impl Protocol for Derecho {
         }
     }
 
-    fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
+    fn on_executed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
         // While a replica is on its way to be a member, twice as many entries may stay: what is
         // delivered while it fetches a state, it needs.
         let bytes_max = self.config.log_memory_bytes << u32::from(self.has_joiners());
-        self.stream.log.on_executed(slot, bytes_max);
+        let at = self.at(ctx.group());
+        self.of_mut(at).log.on_executed(slot, bytes_max);
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
@@ -318,6 +424,16 @@ impl Protocol for Derecho {
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
         ctx.mark("state installed");
+        if let Some(shard) = self.at(ctx.group()) {
+            let stream = &mut self.shards[shard];
+            stream.catch_up.reached(slot);
+            if stream.log.install(slot, summary) {
+                ctx.trim(slot.next());
+                stream.execute(ctx);
+                self.after_shard_catching_up(shard, ctx);
+            }
+            return;
+        }
         self.catch_up.reached(slot);
         if !self.stream.log.install(slot, summary) {
             return;
@@ -328,11 +444,17 @@ impl Protocol for Derecho {
     }
 
     fn on_link(&mut self, peer: ReplicaId, link: Link, ctx: &mut Context<'_, Self>) {
+        if self.at(ctx.group()).is_some() {
+            return;
+        }
         match link {
             Link::Up { .. } => {
                 self.failures.link_up(peer);
                 self.sst.link_up(peer);
                 self.stream.rdmc.on_link_up(peer);
+                for shard in &mut self.shards {
+                    shard.rdmc.on_link_up(peer);
+                }
                 if self.membership.is_out() {
                     self.send_join(ReplicaSet::EMPTY.with(peer), ctx);
                 }
@@ -350,8 +472,9 @@ impl Protocol for Derecho {
             // Nobody leads whom the others wait for more than for any member.
             Control::Slow(_) | Control::Farther(_) | Control::EpochEnded => {}
             Control::CheckpointDue => {
-                if let Some(summary) = self.stream.log.summary() {
-                    ctx.checkpoint(self.stream.log.executed(), &summary);
+                let log = &self.of(self.at(ctx.group())).log;
+                if let Some(summary) = log.summary() {
+                    ctx.checkpoint(log.executed(), &summary);
                 }
             }
             Control::HandOff => self.hand_off(ctx),
@@ -370,12 +493,16 @@ impl Protocol for Derecho {
     }
 
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        if ctx.group() != self.stream.group {
+            return ctx.in_group(self.stream.group, |ctx| self.on_idle(ctx));
+        }
         if self.membership.is_active() {
             self.sst.touch(ON_SELF | ON_RING);
             self.run_triggers(ctx);
         }
         if self.membership.is_active() {
-            self.send_messages(ctx);
+            self.send_messages(None, ctx);
+            self.send_in_shards(ctx);
             self.raise_barrier();
             self.run_triggers(ctx);
         }
@@ -388,6 +515,46 @@ impl Protocol for Derecho {
 
     fn takes_requests(&self, _now: Time) -> bool {
         self.membership.is_active()
+    }
+
+    fn takes_requests_in(&self, group: GroupId, now: Time) -> bool {
+        match self.at(group) {
+            None => self.takes_requests(now),
+            at => self.takes_part(at) && self.of(at).sends(self.me.id()),
+        }
+    }
+
+    fn status_in(&self, group: GroupId) -> Status {
+        let Some(shard) = self.at(group) else {
+            return self.status();
+        };
+        let (view, stream) = (self.membership.view(), &self.shards[shard]);
+        let (of, takes_part) = (&view.shards[shard], self.takes_part(Some(shard)));
+        let list = |set: ReplicaSet| {
+            let ids: Vec<String> = set.iter().map(|id| id.0.to_string()).collect();
+            ids.join(" ")
+        };
+        Status {
+            role: match (view.is_active(shard), of.members.contains(self.me.id())) {
+                _ if takes_part => "member",
+                (false, _) => "lost",
+                (true, true) => "joining",
+                (true, false) => "out",
+            },
+            view: view.number,
+            accepted: stream.log.end(),
+            committed: stream.log.sure(),
+            stable: stream.log.executed(),
+            voting: takes_part,
+            details: vec![
+                ("members", list(of.members)),
+                ("targets", list(of.targets)),
+                ("active_in", of.active_in.to_string()),
+                ("base", of.base.to_string()),
+                ("complete", self.membership.is_held(shard).to_string()),
+            ],
+            ..Status::default()
+        }
     }
 
     fn status(&self) -> Status {
@@ -466,11 +633,30 @@ impl Protocol for Derecho {
             stream.reads.len() as u64,
             self.failures.digest(),
         ];
-        digest(words.into_iter().chain(self.sst.control_words()))
+        let in_shards = self.shards.iter().flat_map(|shard| {
+            let (log, order) = (&shard.log, &shard.order);
+            [
+                shard.begun,
+                u64::from(shard.holds),
+                log.end().0,
+                log.durable().0,
+                log.sure().0,
+                log.executed().0,
+                order.ordered(),
+                order.persisted(),
+                order.delivered(),
+                shard.outgoing.sent(),
+            ]
+        });
+        let words = words.into_iter().chain(self.sst.control_words());
+        digest(words.chain(in_shards))
     }
 
     fn assert_invariants(&self) {
         self.stream.log.assert_invariants();
+        for shard in &self.shards {
+            shard.log.assert_invariants();
+        }
         let membership = &self.membership;
         if !membership.is_active() {
             return;

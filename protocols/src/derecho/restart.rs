@@ -27,6 +27,7 @@
 use super::{
     Derecho,
     inspection::Answer,
+    log::Log,
     membership::{Act, Phase},
     message::{Ballot, Entry, Join, Member, Message, Proposal, View},
     plant::Plant,
@@ -60,6 +61,9 @@ impl Derecho {
     pub(super) fn on_join(&mut self, from: ReplicaId, join: Join, ctx: &mut Context<'_, Self>) {
         let number = self.membership.number();
         let (life, view, coming) = (join.life, join.view, join.coming);
+        if self.joins.incarnation(from) != Some(join.incarnation) {
+            self.holdings.forget(from);
+        }
         self.joins.on_join(from, join, ctx.now());
         if view < number {
             self.send_views(from, view, ctx);
@@ -81,7 +85,7 @@ impl Derecho {
         let Some(member) = self.membership.view().life(from) else {
             return self.sst.touch(ON_SELF);
         };
-        // Its earlier life was a member, or it has left: the view goes on without it.
+        // Its earlier start was a member, or it has left: the view continues without it.
         if life > member || life == member && view == number && !coming {
             self.suspect(from, ctx);
         }
@@ -102,12 +106,19 @@ impl Derecho {
     ) {
         let before = self.membership.number();
         let members = self.me.members();
-        let outside = |view: &View| view.members.iter().any(|m| m.id.index() >= members);
+        let shards = self.shards.len();
+        let outside = |view: &View| {
+            let beyond = view.members.iter().any(|m| m.id.index() >= members);
+            beyond || view.shards.len() != shards
+        };
         if views.iter().any(outside) {
             return ctx.mark("ignored: a view of others");
         }
         let mine = self.membership.view();
-        let other = |view: &View| view.number == mine.number && view.members != mine.members;
+        let other = |view: &View| {
+            let same = view.members == mine.members && view.shards == mine.shards;
+            view.number == mine.number && !same
+        };
         if views.iter().any(other) {
             ctx.mark("impossible: two views of one number");
         }
@@ -190,7 +201,19 @@ impl Derecho {
         if have >= last {
             return;
         }
-        let bytes_max = self.config.batch_bytes_max.min(ctx.room(from) / 2);
+        self.send_tail(log, from, have, last, ctx);
+    }
+
+    /// Sends what follows `have` of a log, up to `last` or as much as one message takes.
+    pub(super) fn send_tail(
+        &self,
+        log: &Log,
+        to: ReplicaId,
+        have: Slot,
+        last: Slot,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let bytes_max = self.config.batch_bytes_max.min(ctx.room(to) / 2);
         let (mut bytes, mut entries) = (0, Vec::new());
         for (slot, entry) in log.iter_from(have.next()) {
             let with_it = bytes + entry.batch.len() + 32;
@@ -201,16 +224,16 @@ impl Derecho {
             entries.push(entry.clone());
         }
         // The answer to the question before may still be queued: this one comes again.
-        if !ctx.takes(from, bytes) {
+        if !ctx.takes(to, bytes) {
             return ctx.mark("a tail waits for room");
         }
         let message = Message::Tail {
-            view: number,
+            view: self.membership.number(),
             first: have.next(),
-            sure,
+            sure: log.sure(),
             entries,
         };
-        ctx.send(from, Lane::Bulk, &message);
+        ctx.send(to, Lane::Bulk, &message);
     }
 
     pub(super) fn on_tail(
@@ -472,7 +495,9 @@ impl Derecho {
         let (view, wait_max) = (self.membership.view(), self.config.suspect_timeout);
         let inspection = self.restart.inspection.as_mut();
         let for_all = self.config.planted.is(Plant::RestartWaitsForAll);
-        if inspection.is_some_and(|asks| asks.choose(view, present, (wait_max, for_all), ctx)) {
+        let layout = &self.config.layout;
+        let how = (wait_max, for_all, layout);
+        if inspection.is_some_and(|asks| asks.choose(view, present, how, ctx)) {
             self.ask_members(present, ctx);
         }
     }
@@ -493,7 +518,10 @@ impl Derecho {
         let mut all = (proposal.view.members.iter())
             .chain(proposal.then.iter().flat_map(|then| &then.members));
         let outside = all.any(|member| member.id.index() >= members);
-        let impossible = outside || ballot.round == 0 || proposal.view.number != view + 1;
+        let shards = self.shards.len();
+        let mut views = core::iter::once(&proposal.view).chain(&proposal.then);
+        let other = views.any(|view| view.shards.len() != shards);
+        let impossible = outside || other || ballot.round == 0 || proposal.view.number != view + 1;
         if view > number || impossible {
             return;
         }

@@ -20,8 +20,11 @@ pub(super) struct Rows {
     fired: u32,
     /// The columns of the own row that are to be put.
     own_dirty: Vec<u32>,
+    /// Those of them in blocks of subgroups, which members of shards alone look at.
+    block_dirty: Vec<u32>,
     /// Something in the own row that others wait for has changed.
     news: bool,
+    block_news: bool,
     /// The members to whom the whole row is to be put.
     lagging: ReplicaSet,
     /// Messages that each had taken at the last beat, and for how many beats no more.
@@ -43,7 +46,9 @@ impl Rows {
             dirty: 0,
             fired: 0,
             own_dirty: Vec::new(),
+            block_dirty: Vec::new(),
             news: false,
+            block_news: false,
             lagging: ReplicaSet::EMPTY,
             taken_before: vec![(0, 0); me.members()],
         }
@@ -55,7 +60,9 @@ impl Rows {
         self.dirty = ON_ALL;
         self.fired = 0;
         self.own_dirty.clear();
+        self.block_dirty.clear();
         self.news = false;
+        self.block_news = false;
         self.lagging = peers;
         self.taken_before.fill((0, 0));
     }
@@ -107,14 +114,21 @@ impl Rows {
     }
 
     pub fn set(&mut self, column: u32, word: u64) {
-        self.news |= self.set_quietly(column, word);
+        let new = self.set_quietly(column, word);
+        match self.table.layout.is_in_block(column) {
+            false => self.news |= new,
+            true => self.block_news |= new,
+        }
     }
 
     /// For what nobody waits for: it goes with the next put. Gives whether it was new.
     pub fn set_quietly(&mut self, column: u32, word: u64) -> bool {
         let new = self.table.set(self.own, column, word);
         if new {
-            self.own_dirty.push(column);
+            match self.table.layout.is_in_block(column) {
+                false => self.own_dirty.push(column),
+                true => self.block_dirty.push(column),
+            }
             self.dirty |= self.table.layout.kind(column);
         }
         new
@@ -159,7 +173,7 @@ impl Rows {
     /// A member that takes nothing for several beats, and has not taken all that was sent, may have
     /// lost what was put.
     pub fn watch_taken(&mut self, peer: ReplicaId, sent: u64) {
-        let taken = self.read(peer, self.layout.received(self.own));
+        let taken = self.read(peer, self.layout.received(None, self.own));
         let (before, beats) = self.taken_before[peer.index()];
         let stuck = taken == before && taken < sent || !self.valid(peer);
         let beats = if stuck { beats + 1 } else { 0 };
@@ -187,6 +201,22 @@ impl Rows {
             self.own_dirty.dedup();
         }
         core::mem::replace(&mut self.news, false)
+    }
+
+    /// The same of blocks.
+    pub fn take_block_news(&mut self) -> bool {
+        self.block_dirty.sort_unstable();
+        self.block_dirty.dedup();
+        core::mem::replace(&mut self.block_news, false)
+    }
+
+    /// The columns of a block that have changed, and are put now.
+    pub fn take_changes(&mut self, block: u32) -> Vec<u32> {
+        let place = self.table.layout.place_of(block);
+        let changed = (self.block_dirty.iter().copied()).filter(|column| place.contains(column));
+        let changed = changed.collect();
+        self.block_dirty.retain(|column| !place.contains(column));
+        changed
     }
 
     /// Puts what has changed, behind these ranges of the ring. A column that one member alone looks

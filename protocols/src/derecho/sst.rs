@@ -5,6 +5,10 @@
 //!   area of odd views | area of even views                  each area of a row:
 //!   HEAD | VIEW | HEARTBEAT | SUSPECTED | WEDGED | PERSISTED | BARRIER | RECEIVED[n] | ECHO[n]
 //!        | BLOCKS[n] | PROPOSED | proposal … | ring of slots: (guard | meta | words) …
+//!        | block of each subgroup: HELD | PERSISTED | END | RECEIVED[n] | BLOCKS[n] | ring
+//!
+//!   Shards of a subgroup are disjoint, so a row has one block for each subgroup: that of the shard
+//!   which its replica is a member of.
 //!
 //!   own row ── put of what changed ──► the others' copies ── on_put ──► dirty columns ──► triggers
 //! ```
@@ -13,7 +17,7 @@
 //! first whole row, both name the reader's view. Views alternate between two areas, so a member
 //! that is already in the next view does not disturb the frozen columns of this one.
 
-use super::message::{Ballot, Member, Proposal, View};
+use super::message::{Ballot, Member, Proposal, ShardView, View};
 use alloc::{vec, vec::Vec};
 use quintet_replica::{Context, Incarnation, Protocol, ReplicaId, ReplicaSet, Slot};
 
@@ -40,7 +44,22 @@ pub(super) const ON_RING: Columns = 1 << 8;
 /// Not a column: something of this replica alone has changed.
 pub(super) const ON_SELF: Columns = 1 << 9;
 pub(super) const ON_BLOCKS: Columns = 1 << 10;
-pub(super) const ON_ALL: Columns = (1 << 11) - 1;
+/// Anything in a block of a subgroup.
+pub(super) const ON_SHARD: Columns = 1 << 11;
+pub(super) const ON_ALL: Columns = (1 << 12) - 1;
+
+/// Where in a row the columns of an order of messages are: in the block of a subgroup, or where
+/// those of the group itself are.
+pub(super) type Block = Option<u32>;
+
+/// Columns of a block: this member holds the shard's log up to the base; how many messages of the
+/// order it holds durably, and the last slot of them.
+const HELD: u32 = 0;
+const SHARD_PERSISTED: u32 = 1;
+const END: u32 = 2;
+const SHARD_RECEIVED: u32 = 3;
+/// Words of a proposal for each shard.
+const SHARD_WORDS: u32 = 9;
 
 /// A trigger: fires when its predicate holds, looked at when one of its columns has changed. Plain
 /// functions, in a table that is there at compile time.
@@ -58,6 +77,8 @@ pub(super) struct Layout {
     members: u32,
     pub window: u32,
     slot_words: u32,
+    subgroups: u32,
+    shards: u32,
 }
 
 impl Layout {
@@ -66,32 +87,83 @@ impl Layout {
             members: members as u32,
             window: window as u32,
             slot_words: 2 + slot_bytes.div_ceil(8) as u32,
+            subgroups: 0,
+            shards: 0,
         }
     }
 
-    pub const fn received(&self, sender: ReplicaId) -> u32 {
-        RECEIVED + sender.0 as u32
+    /// The same with blocks.
+    pub const fn with_shards(self, subgroups: usize, shards: usize) -> Self {
+        Self {
+            subgroups: subgroups as u32,
+            shards: shards as u32,
+            ..self
+        }
+    }
+
+    const fn block_ring(&self) -> u32 {
+        SHARD_RECEIVED + 2 * self.members
+    }
+    const fn block_words(&self) -> u32 {
+        self.block_ring() + self.window * self.slot_words
+    }
+    /// Where a block begins.
+    const fn block(&self, block: u32) -> u32 {
+        self.ring() + self.window * self.slot_words + block * self.block_words()
+    }
+    /// The columns of a block.
+    pub const fn place_of(&self, block: u32) -> core::ops::Range<u32> {
+        self.block(block)..self.block(block + 1)
+    }
+    pub const fn is_in_block(&self, column: u32) -> bool {
+        column >= self.block(0)
+    }
+    pub const fn held(&self, block: u32) -> u32 {
+        self.block(block) + HELD
+    }
+    pub const fn end(&self, block: u32) -> u32 {
+        self.block(block) + END
+    }
+    pub const fn persisted(&self, block: Block) -> u32 {
+        match block {
+            None => PERSISTED,
+            Some(block) => self.block(block) + SHARD_PERSISTED,
+        }
+    }
+
+    pub const fn received(&self, block: Block, sender: ReplicaId) -> u32 {
+        match block {
+            None => RECEIVED + sender.0 as u32,
+            Some(block) => self.block(block) + SHARD_RECEIVED + sender.0 as u32,
+        }
     }
     pub const fn echo(&self, reader: ReplicaId) -> u32 {
         RECEIVED + self.members + reader.0 as u32
     }
-    pub const fn blocks(&self, from: ReplicaId) -> u32 {
-        RECEIVED + 2 * self.members + from.0 as u32
+    pub const fn blocks(&self, block: Block, from: ReplicaId) -> u32 {
+        match block {
+            None => RECEIVED + 2 * self.members + from.0 as u32,
+            Some(block) => self.block(block) + SHARD_RECEIVED + self.members + from.0 as u32,
+        }
     }
     pub const fn proposed(&self) -> u32 {
         RECEIVED + 3 * self.members
     }
     const fn proposal_words(&self) -> u32 {
-        3 + 2 * self.members
+        3 + 2 * self.members + SHARD_WORDS * self.shards
     }
     pub const fn ring(&self) -> u32 {
         self.proposed() + 1 + self.proposal_words()
     }
-    pub const fn slot(&self, number: u64) -> u32 {
-        self.ring() + (number % self.window as u64) as u32 * self.slot_words
+    pub const fn slot(&self, block: Block, number: u64) -> u32 {
+        let ring = match block {
+            None => self.ring(),
+            Some(block) => self.block(block) + self.block_ring(),
+        };
+        ring + (number % self.window as u64) as u32 * self.slot_words
     }
     pub const fn area_words(&self) -> u32 {
-        self.ring() + self.window * self.slot_words
+        self.block(self.subgroups)
     }
     pub const fn area(&self, view: u64) -> u32 {
         (view % 2) as u32 * self.area_words()
@@ -119,17 +191,23 @@ impl Layout {
             _ if column < RECEIVED + 2 * self.members => ON_ECHO,
             _ if column < self.proposed() => ON_BLOCKS,
             _ if column < self.ring() => ON_PROPOSED,
-            _ => ON_RING,
+            _ if column < self.block(0) => ON_RING,
+            _ => ON_SHARD,
         }
     }
 
     /// Columns that may change in any way: the proposal and a slot's words, each behind a guard
     /// that only rises.
-    const fn guarded(&self, column: u32) -> bool {
+    fn guarded(&self, column: u32) -> bool {
         if column < self.ring() {
             return column > self.proposed();
         }
-        !(column - self.ring()).is_multiple_of(self.slot_words)
+        if column < self.block(0) {
+            return !(column - self.ring()).is_multiple_of(self.slot_words);
+        }
+        let within = (column - self.block(0)) % self.block_words();
+        let slot = within.checked_sub(self.block_ring());
+        slot.is_some_and(|word| !word.is_multiple_of(self.slot_words))
     }
 }
 
@@ -259,6 +337,17 @@ impl Table {
             let at = start + 3 + 2 * member.id.index();
             (row[at], row[at + 1]) = (member.life, member.incarnation.0);
         }
+        let mut at = start + 3 + 2 * layout.members as usize;
+        for shard in &proposal.view.shards {
+            let sets = [shard.members, shard.senders, shard.targets];
+            for (word, set) in row[at..].chunks_exact_mut(2).zip(sets) {
+                (word[0], word[1]) = (set.0 as u64, (set.0 >> 64) as u64);
+            }
+            row[at + 6] = shard.active_in;
+            row[at + 7] = shard.before;
+            row[at + 8] = shard.base.0;
+            at += SHARD_WORDS as usize;
+        }
         self.set(me, layout.proposed(), proposal.ballot.proposer);
     }
 
@@ -279,10 +368,27 @@ impl Table {
             life: words[3 + 2 * id.index()],
             incarnation: Incarnation(words[4 + 2 * id.index()]),
         });
+        let all = ReplicaSet::all(layout.members as usize);
+        let shards = &words[3 + 2 * layout.members as usize..];
+        let shards = shards.chunks_exact(SHARD_WORDS as usize).map(|words| {
+            let set = |at: usize| {
+                let set = u128::from(words[at]) | u128::from(words[at + 1]) << 64;
+                ReplicaSet(set & all.0)
+            };
+            ShardView {
+                members: set(0),
+                senders: set(2),
+                targets: set(4),
+                active_in: words[6],
+                before: words[7],
+                base: Slot(words[8]),
+            }
+        });
         let view = View {
             number: self.view + 1,
             members: members.collect(),
             base: Slot(words[0]),
+            shards: shards.collect(),
         };
         Some(Proposal {
             ballot: Ballot { round: 0, proposer },
@@ -313,6 +419,14 @@ impl Table {
             range(PERSISTED, proposed),
             range(HEARTBEAT, PERSISTED),
         ]
+    }
+
+    /// The columns of a block of the own row besides its ring.
+    pub fn block_range(&self, me: ReplicaId, block: u32) -> (u32, &[u64]) {
+        let layout = self.layout;
+        let (area, from) = (layout.area(self.view), layout.block(block));
+        let words = self.words(me, from, layout.block_ring() as usize);
+        (area + from, words)
     }
 
     /// One column of the own row.

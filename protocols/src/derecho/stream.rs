@@ -2,22 +2,42 @@
 //! and reads for it.
 
 use super::{
+    catch_up::CatchUp,
     incoming::{Incoming, Item},
     log::Log,
-    message::{Entry, Message, View},
+    message::{Entry, Message},
     order::Order,
     outgoing::Outgoing,
     read_queue::ReadQueue,
     relay::Relay,
+    sst::Block,
     transfers::Transfers,
     waits::Waits,
 };
 use alloc::vec::Vec;
-use quintet_replica::{Context, Protocol, ReplicaId, ReplicaSet, Slot, Time};
+use quintet_replica::{Context, Durability, GroupId, Protocol, ReplicaId, ReplicaSet, Slot, Time};
+
+/// The members and senders of an order in a view, ascending.
+#[derive(Default, Hash)]
+struct Ranks {
+    members: Vec<ReplicaId>,
+    senders: Vec<ReplicaId>,
+}
 
 /// See the module.
 #[derive(Hash)]
 pub(super) struct Stream {
+    /// The group whose order it is, and where the table has its columns.
+    pub group: GroupId,
+    pub block: Block,
+    pub durability: Durability,
+    ranks: Ranks,
+    /// The view in which this replica takes part; 0 while it does not.
+    pub begun: u64,
+    /// That this replica holds a complete log of the shard is on disk.
+    pub holds: bool,
+    /// The part of the log that this replica fetches, of a shard.
+    pub catch_up: CatchUp,
     pub log: Log,
     pub order: Order,
     pub incoming: Incoming,
@@ -29,8 +49,15 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn new(members: usize) -> Self {
+    pub fn new(group: GroupId, block: Block, durability: Durability, members: usize) -> Self {
         Self {
+            group,
+            block,
+            durability,
+            ranks: Ranks::default(),
+            begun: 0,
+            holds: false,
+            catch_up: CatchUp::default(),
             log: Log::default(),
             order: Order::default(),
             incoming: Incoming::new(members),
@@ -42,13 +69,50 @@ impl Stream {
         }
     }
 
-    /// A view begins: nothing is sent or received in it. Gives the messages of it that came before.
-    pub fn begin(&mut self, view: u64, peers: ReplicaSet, now: Time) -> Vec<(ReplicaId, Message)> {
+    /// A view begins with these members and senders: nothing is sent or received in it. Gives the
+    /// messages of it that came before.
+    pub fn begin(
+        &mut self,
+        view: u64,
+        (members, senders): (ReplicaSet, ReplicaSet),
+        own: ReplicaId,
+        now: Time,
+    ) -> Vec<(ReplicaId, Message)> {
+        self.begun = view;
+        self.ranks.members = members.iter().collect();
+        self.ranks.senders = senders.iter().collect();
         self.order = Order::default();
         self.outgoing.begin();
         self.rdmc = Transfers::new(self.incoming.senders());
         self.waits.begin(now);
-        self.incoming.begin(view, peers)
+        self.incoming.begin(view, members.without(own))
+    }
+
+    /// The view has ended.
+    pub fn end(&mut self) {
+        self.begun = 0;
+        self.rdmc = Transfers::default();
+    }
+
+    /// The members, as they are ranked.
+    pub fn members(&self) -> &[ReplicaId] {
+        &self.ranks.members
+    }
+
+    /// Its members, as a set.
+    pub fn set(&self) -> ReplicaSet {
+        self.ranks.members.iter().copied().collect()
+    }
+
+    pub fn sends(&self, id: ReplicaId) -> bool {
+        self.ranks.senders.contains(&id)
+    }
+
+    /// The place in the round-robin order, counted from one, of what a member sends as its
+    /// message number `index`.
+    pub fn number_of(&self, sender: ReplicaId, index: u64) -> u64 {
+        let rank = self.ranks.senders.iter().position(|id| *id == sender);
+        index * self.ranks.senders.len() as u64 + rank.unwrap_or(0) as u64 + 1
     }
 
     /// The last slot after that many messages of the order.
@@ -58,14 +122,14 @@ impl Stream {
 
     /// How many nulls this member owes the others, whose messages wait behind its places: rank i is
     /// behind rank j when it has sent no more than j (i < j), or less than one fewer (i > j).
-    pub fn nulls_owed(&self, view: &View, own: ReplicaId) -> u64 {
-        let Some(mine) = view.rank(own) else {
+    pub fn nulls_owed(&self, own: ReplicaId) -> u64 {
+        let Some(mine) = self.ranks.senders.iter().position(|id| *id == own) else {
             return 0;
         };
-        let others = view.members.iter().enumerate();
+        let others = self.ranks.senders.iter().enumerate();
         let others = others.filter(|(rank, _)| *rank != mine);
-        let owed = others.map(|(rank, member)| {
-            let theirs = self.incoming.from(member.id).received();
+        let owed = others.map(|(rank, sender)| {
+            let theirs = self.incoming.from(*sender).received();
             theirs.saturating_sub(u64::from(mine > rank))
         });
         owed.max().unwrap_or(0).saturating_sub(self.outgoing.sent())
@@ -73,26 +137,23 @@ impl Stream {
 
     /// Gives everything that is next in the round-robin order its slots, and writes it (the first
     /// step of durable delivery: the pending version, which nobody sees).
-    pub fn put_in_order<P: Protocol<Record = Entry>>(
-        &mut self,
-        view: &View,
-        ctx: &mut Context<'_, P>,
-    ) {
-        loop {
-            let rank = self.order.next_rank(view.members.len());
-            let sender = self.incoming.sender(view.members[rank].id);
+    pub fn put_in_order<P: Protocol<Record = Entry>>(&mut self, ctx: &mut Context<'_, P>) {
+        let view = self.begun;
+        while !self.ranks.senders.is_empty() {
+            let rank = self.order.next_rank(self.ranks.senders.len());
+            let sender = self.incoming.sender(self.ranks.senders[rank]);
             let Some(item) = sender.pop() else {
                 return;
             };
             let mut last = None;
             if let Item::Body(body) = item {
-                let (view, time) = (view.number, body.time);
+                let time = body.time;
                 for batch in body.batches {
                     last = Some(self.log.append(Entry { view, time, batch }, ctx));
                 }
             }
             let ordered = self.order.push(self.log.end());
-            if !self.log.wrote(last, view.number, ordered) {
+            if !self.log.wrote(last, view, ordered) {
                 self.order.persist_all();
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{
     config::Config,
-    message::{BLOCKS_MAX, Large, Message, View},
+    message::{BLOCKS_MAX, Large, Message},
     schedule::{Hop, Schedule},
 };
 use alloc::{
@@ -145,10 +145,16 @@ impl Transfers {
     }
 
     /// The part of this member in spreading a message.
-    fn transfer(&mut self, large: &Large, view: &View, own: ReplicaId) -> Option<Transfer> {
-        let (first, mine) = (view.rank(large.sender)?, view.rank(own)?);
-        let count = view.members.len();
-        let id = |place: usize| view.members[(first + place) % count].id;
+    fn transfer(
+        &mut self,
+        large: &Large,
+        members: &[ReplicaId],
+        own: ReplicaId,
+    ) -> Option<Transfer> {
+        let rank = |of: ReplicaId| members.iter().position(|id| *id == of);
+        let (first, mine) = (rank(large.sender)?, rank(own)?);
+        let count = members.len();
+        let id = |place: usize| members[(first + place) % count];
         let mine = (mine + count - first) % count;
         let blocks = large.blocks();
         let mut transfer = Transfer {
@@ -175,7 +181,7 @@ impl Transfers {
         (sender, index): (ReplicaId, u64),
         body: &Frame,
         config: &Config,
-        view: &View,
+        ranked: &[ReplicaId],
     ) -> bool {
         let blocks = body
             .len()
@@ -183,7 +189,7 @@ impl Transfers {
             .clamp(1, BLOCKS_MAX);
         let size = body.len().div_ceil(blocks);
         let blocks = body.len().div_ceil(size);
-        let members = view.members.len();
+        let members = ranked.len();
         let large = Large {
             index,
             sender,
@@ -192,7 +198,7 @@ impl Transfers {
             schedule: (config.rdmc_schedule)
                 .unwrap_or_else(|| Schedule::for_message(members, blocks)),
         };
-        let Some(mut transfer) = self.transfer(&large, view, sender) else {
+        let Some(mut transfer) = self.transfer(&large, ranked, sender) else {
             return false;
         };
         let slice = |block| body.slice(large.place(block));
@@ -211,7 +217,7 @@ impl Transfers {
         from: ReplicaId,
         large: Large,
         (block, bytes): (u32, Bytes),
-        (own, view): (ReplicaId, &View),
+        (own, ranked): (ReplicaId, &[ReplicaId]),
         limits: Limits,
     ) -> Result<Option<Bytes>, &'static str> {
         if !self.transfers.contains_key(&large) {
@@ -222,7 +228,7 @@ impl Transfers {
             if large.sender == own || same.count() >= 2 * limits.window {
                 return Err("ignored: more large messages than a window");
             }
-            let transfer = self.transfer(&large, view, own);
+            let transfer = self.transfer(&large, ranked, own);
             let transfer = transfer.ok_or("ignored: a block of no member")?;
             self.transfers.insert(large, transfer);
         }

@@ -13,7 +13,7 @@ use super::{
     Derecho,
     sst::{
         ON_BARRIER, ON_BLOCKS, ON_ECHO, ON_PERSISTED, ON_PROPOSED, ON_RECEIVED, ON_RING, ON_SELF,
-        ON_SUSPECTED, ON_VIEW, ON_WEDGED, Trigger,
+        ON_SHARD, ON_SUSPECTED, ON_VIEW, ON_WEDGED, Trigger,
     },
 };
 use quintet_replica::Context;
@@ -26,25 +26,25 @@ const TRIGGERS: &[Trigger<Derecho>] = &[
         columns: ON_RING | ON_VIEW | ON_SELF,
         once: false,
         when: |replica| !replica.membership.wedging(),
-        act: Derecho::receive,
+        act: |replica, ctx| replica.receive(None, ctx),
     },
     Trigger {
         columns: ON_PERSISTED | ON_VIEW | ON_SELF,
         once: false,
-        when: Derecho::may_deliver,
-        act: Derecho::deliver,
+        when: |replica| replica.may_deliver(None),
+        act: |replica, ctx| replica.deliver(None, ctx),
     },
     Trigger {
         columns: ON_RECEIVED | ON_VIEW | ON_SELF,
         once: false,
         when: |replica| !replica.stream.outgoing.is_empty(),
-        act: |replica, _| replica.drop_acknowledged(),
+        act: |replica, _| replica.drop_acknowledged(None),
     },
     Trigger {
         columns: ON_BLOCKS | ON_RECEIVED | ON_VIEW | ON_SELF,
         once: false,
         when: |replica| !replica.membership.wedging() && replica.stream.rdmc.is_busy(),
-        act: Derecho::send_blocks,
+        act: |replica, ctx| replica.send_blocks(None, ctx),
     },
     Trigger {
         columns: ON_BARRIER | ON_VIEW,
@@ -56,7 +56,13 @@ const TRIGGERS: &[Trigger<Derecho>] = &[
         columns: ON_ECHO | ON_PERSISTED | ON_VIEW | ON_SELF,
         once: false,
         when: |replica| !replica.stream.reads.is_empty(),
-        act: Derecho::release_reads,
+        act: |replica, ctx| replica.release_reads(None, ctx),
+    },
+    Trigger {
+        columns: ON_SHARD | ON_ECHO | ON_VIEW | ON_SELF,
+        once: false,
+        when: |replica| !replica.shards.is_empty(),
+        act: Derecho::run_shards,
     },
     Trigger {
         columns: ON_SUSPECTED | ON_VIEW,

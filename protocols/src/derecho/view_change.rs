@@ -14,6 +14,7 @@ use super::{
     plant::Plant,
     replica::Timer,
     sst::{self, ON_SELF, PERSISTED, WEDGED},
+    stream::Stream,
     transfers::Transfers,
 };
 use alloc::vec::Vec;
@@ -25,7 +26,10 @@ impl Derecho {
         (self.failures).on_beat(self.config.suspect_timeout, ctx.now());
         match self.membership.phase() {
             Phase::Starting | Phase::Activating => {}
-            Phase::Out => self.beat_out(ctx),
+            Phase::Out => {
+                self.beat_out(ctx);
+                self.send_holds(ctx);
+            }
             Phase::Active => self.beat_active(ctx),
         }
     }
@@ -50,6 +54,7 @@ impl Derecho {
         if !self.membership.is_active() {
             return;
         }
+        self.beat_shards(ctx);
         let beat = self.failures.next_beat();
         self.sst.beat(beat);
         if self.membership.wedging() && beat.is_multiple_of(4) {
@@ -127,6 +132,7 @@ impl Derecho {
     fn leave(&mut self, ctx: &mut Context<'_, Self>) {
         self.membership.leave();
         self.stream.rdmc = Transfers::default();
+        self.shards.iter_mut().for_each(Stream::end);
         self.restart.out(ctx.now());
         self.joins.clear();
         self.refuse_reads(ctx);
@@ -147,23 +153,31 @@ impl Derecho {
         !membership.wedging()
             && (!suspected.is_empty()
                 || sst::any(membership.live(), wedged)
-                || membership.leads() && !self.ready_joiners().is_empty())
+                || membership.leads() && (self.reshapes || !self.ready_joiners().is_empty()))
     }
 
     /// No message is sent or taken from here on; what was taken before is still written.
     pub(super) fn wedge(&mut self, ctx: &mut Context<'_, Self>) {
-        self.receive(ctx);
+        self.receive(None, ctx);
+        for shard in 0..self.shards.len() {
+            if self.takes_part(Some(shard)) {
+                self.receive(Some(shard), ctx);
+            }
+        }
         self.membership.wedge();
         self.sst.touch(ON_SELF);
     }
 
     pub(super) fn all_is_written(&self) -> bool {
         let (order, view) = (&self.stream.order, self.membership.number());
-        order.persisted() == order.ordered() && !self.stream.log.is_writing(view)
+        order.persisted() == order.ordered()
+            && !self.stream.log.is_writing(view)
+            && self.shards_are_written()
     }
 
     /// The row is final now.
     pub(super) fn set_wedged(&mut self) {
+        self.set_blocks_final();
         self.sst.set(PERSISTED, self.stream.order.persisted());
         self.sst.set(WEDGED, 1);
     }
@@ -227,6 +241,7 @@ impl Derecho {
         members.sort_unstable_by_key(|member| member.id);
         View {
             number: view.number + 1,
+            shards: self.next_shards(&members),
             members,
             base,
         }
@@ -262,7 +277,7 @@ impl Derecho {
             return ctx.mark("ignored: a proposal that makes no sense");
         };
         let (base, log) = (proposal.view.base, &self.stream.log);
-        if base > log.end() || base < log.sure() {
+        if base > log.end() || base < log.sure() || !self.shards_fit(&proposal.view) {
             return ctx.mark("ignored: a trim that does not fit");
         }
         self.accept_in_view(proposal, ctx);
@@ -344,14 +359,20 @@ impl Derecho {
         } else {
             log.cut(log.sure());
         }
+        self.learn_shards(&view, ctx);
+        let old = self.membership.view();
         (self.joins).on_view(self.me.id(), now, |id| old.life(id), |id| view.life(id));
         self.membership.enter(view, complete);
         self.membership.completes(self.stream.log.sure());
-        self.stream.rdmc = Transfers::default();
+        self.stream.end();
+        self.reshapes = false;
         self.restart.clear();
         self.sst.end();
         self.stream.execute(ctx);
         self.stream.reads.rebind(self.membership.view().base);
+        if last {
+            self.tell_roles(ctx);
+        }
         if last && self.membership.is_complete() && self.membership.belongs() {
             self.become_active(ctx);
         } else {
@@ -376,11 +397,13 @@ impl Derecho {
             return;
         }
         ctx.mark("view installed");
-        let (now, peers) = (ctx.now(), self.membership.peers());
+        let (now, peers, own) = (ctx.now(), self.membership.peers(), self.me.id());
         self.sst.begin(view, peers);
-        let early = self.stream.begin(view, peers, now);
+        let members = self.membership.set();
+        let early = self.stream.begin(view, (members, members), own, now);
         self.catch_up.begin();
         self.failures.begin(now);
+        self.begin_shards(ctx);
         for (from, message) in early {
             self.on_message(from, message, ctx);
         }

@@ -193,7 +193,7 @@ fn member_still_starting_gets_all_blocks_when_it_is_in_view() {
 fn slot_that_announces_huge_run_of_nulls_is_not_taken_at_its_word() {
     let mut group = group(3);
     let layout = group.replica(1).sst.layout;
-    let slot = layout.area(1) + layout.slot(0);
+    let slot = layout.area(1) + layout.slot(None, 0);
     let head = layout.area(1) + sst::HEAD;
     let huge = 1 << 48 | 3_000_000;
     let ranges = quintet_replica::put_ranges(&[(head, &[1]), (slot + 1, &[huge]), (slot, &[1])]);
@@ -218,7 +218,7 @@ fn who_fell_far_behind_fills_its_places_in_several_runs() {
     let mut group = group(3);
     let layout = group.replica(1).sst.layout;
     let head = layout.area(1) + sst::HEAD;
-    let at = |slot: u64| layout.area(1) + layout.slot(slot);
+    let at = |slot: u64| layout.area(1) + layout.slot(None, slot);
     let run: &[u64] = &[1 << 48 | 4096];
     let ranges = quintet_replica::put_ranges(&[
         (head, &[1]),

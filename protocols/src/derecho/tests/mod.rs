@@ -1,10 +1,12 @@
 //! Single cases by hand.
 
+mod cluster;
 mod large;
 #[cfg(feature = "plant")]
 mod planted;
 mod progress;
 mod raw;
+mod shards;
 mod slow;
 mod table;
 mod views;

@@ -28,6 +28,7 @@ fn proposal(proposer: u64, base: u64) -> Proposal {
             number: 8,
             members: [member(0), member(2)].into(),
             base: Slot(base),
+            shards: Vec::new(),
         },
         then: None,
     }

@@ -2,7 +2,8 @@
 
 use crate::{
     derecho::message::{
-        Ballot, Body, Entry, Join, Large, Member, Message, Promised, Proposal, Summary, View,
+        Ballot, Body, Entry, Held, Holding, Join, Large, Member, Message, Promised, Proposal,
+        ShardView, Summary, View,
     },
     derecho::schedule::Schedule,
     group::Encodings,
@@ -23,6 +24,7 @@ fn view(number: u64) -> View {
         number,
         members: vec![member(0), member(2)],
         base: Slot(5),
+        shards: Vec::new(),
     }
 }
 
@@ -137,6 +139,7 @@ fn encodings_stay_as_they_are() {
             promised: ballot(),
             accepted,
             sure: Slot(5),
+            shards: Vec::new(),
         });
     }
     encodings.check(&Summary {
@@ -157,6 +160,7 @@ fn promise_of_version_1_has_no_view_behind_its_proposal() {
         promised: ballot(),
         accepted,
         sure: Slot(5),
+        shards: Vec::new(),
     };
     let mut old = promised(Some(proposal(None))).encode_to_bytes().to_vec();
     // Before the slot that ends it stands that nothing follows the proposal.
@@ -185,4 +189,51 @@ fn views_out_of_order_and_blocks_out_of_their_message_are_refused() {
         bytes[at] = 1;
         assert!(Message::decode_all(Bytes::from(bytes)).is_err());
     }
+}
+
+#[test]
+fn encodings_of_shards_stay_as_they_are() {
+    let mut encodings = Encodings::default();
+    let set = |ids: [u16; 2]| ids.into_iter().map(ReplicaId).collect();
+    let shard = ShardView {
+        members: set([0, 2]),
+        senders: set([0, 0]),
+        targets: set([1, 2]),
+        active_in: 3,
+        before: 1,
+        base: Slot(7),
+    };
+    let mut sharded = view(4);
+    sharded.shards = vec![shard];
+    encodings.check(&sharded);
+    let held = Held {
+        complete: true,
+        sure: Slot(8),
+    };
+    encodings.check(&Promised {
+        life: 2,
+        view: sharded,
+        complete: true,
+        promised: ballot(),
+        accepted: None,
+        sure: Slot(5),
+        shards: vec![held],
+    });
+    let log = Holding {
+        shard: 0,
+        complete: true,
+        first: Slot(2),
+        sure: Slot(8),
+        end: Slot(9),
+    };
+    let (view, end) = (4, Slot(9));
+    encodings.check(&Message::Holds {
+        view,
+        logs: vec![log],
+    });
+    encodings.check(&Message::Whole { view, end });
+    assert_eq!(
+        encodings.hash(),
+        2_807_667_352_723_142_500_898_908_974_936_288_878
+    );
 }

@@ -1,0 +1,905 @@
+//! Shards: groups of their own logs among the members of one view (§2.3, B.1, B.3, B.6).
+//!
+//! ```text
+//!   one view, one agreement ──┬── group 0: all members         stream, as without shards
+//!                             ├── shard 1: A B      active     a stream each, its own block of the
+//!                             ├── shard 2: C D      active     table, order, log and base
+//!                             └── shard 3: E F      lost       logs of the last active view: kept,
+//!                                                              copied, and nothing is ordered
+//!
+//!   wedge: every block to all, then WEDGED ──► proposer: for each shard
+//!     a member alive that holds its log ──► base = smallest END of those; active, if they are enough
+//!     otherwise ──► lost; `active_in` says whose logs count
+//!   lost: targets copy a complete log ── Holds ──► the leader: enough have one ──► next view: active
+//! ```
+//!
+//! Shards never vote: members of the view do, with or without a part in a shard, over members, parts
+//! and all bases at once.
+//!
+//! # Safety
+//!
+//! 1. In a view a shard is active or lost as the view says. Only in the view in which it is active
+//!    are its messages ordered, and a message is delivered when *all* its members in that view have
+//!    it durably.
+//! 2. A log is *complete* for the shard's last active view when it is a prefix of that view's log
+//!    with everything in it that was, or ever will be, delivered. A member's own log is, as soon as
+//!    the member has left that view: nothing is delivered that it does not hold, and it takes no
+//!    more. A replica that knows a later view has left. So one such log does, no matter which of the
+//!    others continue, or come back (B.6; the paper takes it from any log, too).
+//! 3. A copy of a complete log is complete. A log that is complete stays so until the shard is active
+//!    again, however many views pass: a view names the last active one (`active_in`), and what a
+//!    replica holds is compared with that, never with the number of a view that follows.
+//! 4. A base is the smallest end of complete logs that are durable: those of wedged rows, or those
+//!    of a lost shard that live members of the view have told of. It covers all that was delivered.
+//! 5. A shard is active only where as many members as the layout asks for hold everything up to the
+//!    base durably. Members that fetch it say nothing, so that nothing is delivered without them,
+//!    and do not count.
+//! 6. What is promised by such a count outlives a restart: that a log is complete is on disk before
+//!    it is told or its row says HELD.
+//! 7. Reads: see `reads.rs`. The next active view needs a complete log, of a member that had wedged,
+//!    or left. (An answer of all members that have not says that there is none.)
+//!
+//! # Deviations
+//!
+//! - **An inadequate shard stops alone**: the paper stops the whole group when one durable shard is
+//!   below its minimum. It orders nothing here; the others continue.
+//! - **B.6 in two views**: copies first, in a view in which the shard is lost; then the view in which
+//!   it is active. The paper records the trim and copies before the one view begins.
+//! - **Total restart**: all shards are lost in the first view after it, and taken up again as lost
+//!   ones are. A vote that was accepted before binds, with its shards.
+//! - **The group itself** has a log, too, with all members of the view; it may stay empty.
+//! - **A block per subgroup**, not per shard, as §4.2 announces. All its columns go to the members
+//!   of the shard; at the wedge to all.
+//! - **Members that do not send** refuse requests, and their frontends turn to those that do. The
+//!   public code lets them send by RPC.
+//! - **Slow members** (D11) are found by the group's own messages only.
+
+pub(super) use super::plant::Plant as Bug;
+use super::{
+    Derecho,
+    membership::Act,
+    message::{Entry, Holding, Member, Message, ShardView, View},
+    reads::refuse_all,
+    sst::WEDGED,
+    stream::Stream,
+};
+use alloc::{vec, vec::Vec};
+use quintet_replica::{
+    Assigned, Assignment, Candidate, Context, GroupId, Lane, Layout, ReplicaId, ReplicaSet, Role,
+    RoleState, Slot,
+};
+
+/// Which order of messages: the group's own, or a shard's by its place in the layout.
+pub(super) type At = Option<usize>;
+
+/// Slots of a ring, with their words.
+type SlotWords = Vec<(u64, Vec<u64>)>;
+
+/// More than any slot: everything that there is.
+const ALL: Slot = Slot(u64::MAX >> 2);
+
+/// Logs of shards as others have told of them, by replica: in which view.
+#[derive(Debug, Default, Hash)]
+pub(super) struct Holdings(Vec<(u64, Vec<Holding>)>);
+
+impl Holdings {
+    pub fn new(members: usize) -> Self {
+        Self(vec![(0, Vec::new()); members])
+    }
+
+    pub fn heard(&mut self, from: ReplicaId, view: u64, logs: Vec<Holding>) {
+        self.0[from.index()] = (view, logs);
+    }
+
+    pub fn forget(&mut self, from: ReplicaId) {
+        self.0[from.index()] = (0, Vec::new());
+    }
+
+    /// The log of a shard as a replica told of it in this view.
+    fn of(&self, id: ReplicaId, view: u64, shard: usize) -> Option<&Holding> {
+        let (told, logs) = &self.0[id.index()];
+        let mut logs = logs.iter().filter(|_| *told == view);
+        logs.find(|log| log.shard as usize == shard)
+    }
+}
+
+fn both(a: ReplicaSet, b: ReplicaSet) -> ReplicaSet {
+    ReplicaSet(a.0 & b.0)
+}
+
+fn less(a: ReplicaSet, b: ReplicaSet) -> ReplicaSet {
+    ReplicaSet(a.0 & !b.0)
+}
+
+/// The targets of a view as what an assignment begins with.
+fn targets(view: &View) -> Assignment {
+    let shards = view.shards.iter().map(|shard| Assigned {
+        members: shard.targets,
+        ..Assigned::default()
+    });
+    let shards = shards.collect();
+    Assignment { shards }
+}
+
+/// The shards of the first view, in which all hold all that there is: nothing.
+pub(super) fn first(layout: &Layout, members: usize) -> Vec<ShardView> {
+    let all = (0..members as u16).map(|id| Candidate::new(ReplicaId(id)));
+    let assigned = layout.assign(&Assignment::default(), &all.collect::<Vec<_>>());
+    let shards = assigned.shards.iter().map(|assigned| {
+        let active = assigned.missing == 0;
+        ShardView {
+            members: assigned.members,
+            senders: assigned.senders,
+            targets: assigned.members,
+            active_in: u64::from(active),
+            before: 0,
+            base: Slot(0),
+        }
+    });
+    shards.collect()
+}
+
+/// The shards of a view that an inspector proposes: lost, all of them.
+pub(super) fn lost(before: &View, layout: &Layout, members: &[Member]) -> Vec<ShardView> {
+    let present = members.iter().map(|member| Candidate::new(member.id));
+    let assigned = layout.assign(&targets(before), &present.collect::<Vec<_>>());
+    let shards = before.shards.iter().zip(&assigned.shards);
+    let lost = shards.map(|(shard, assigned)| ShardView {
+        targets: assigned.members,
+        ..shard.clone()
+    });
+    lost.collect()
+}
+
+impl Derecho {
+    pub(super) fn of(&self, at: At) -> &Stream {
+        match at {
+            None => &self.stream,
+            Some(shard) => &self.shards[shard],
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, at: At) -> &mut Stream {
+        match at {
+            None => &mut self.stream,
+            Some(shard) => &mut self.shards[shard],
+        }
+    }
+
+    /// The order of a group.
+    pub(super) fn at(&self, group: GroupId) -> At {
+        if self.shards.is_empty() {
+            return None;
+        }
+        self.shards.iter().position(|shard| shard.group == group)
+    }
+
+    /// The other members of an order.
+    pub(super) fn peers(&self, at: At) -> ReplicaSet {
+        match at {
+            None => self.membership.peers(),
+            Some(_) => self.of(at).set().without(self.me.id()),
+        }
+    }
+
+    /// Those of them that are not suspected.
+    pub(super) fn live_peers(&self, at: At) -> ReplicaSet {
+        match at {
+            None => self.membership.live_peers(),
+            Some(_) => both(self.peers(at), self.membership.live_peers()),
+        }
+    }
+
+    /// Whether this replica is a member at work.
+    pub(super) fn takes_part(&self, at: At) -> bool {
+        let active = self.membership.is_active();
+        active && (at.is_none() || self.of(at).begun == self.membership.number())
+    }
+
+    pub(super) fn injected(&self, bug: Bug) -> bool {
+        self.config.planted.is(bug)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = usize> + use<> {
+        let part = |shard: &usize| self.takes_part(Some(*shard));
+        let parts: Vec<usize> = (0..self.shards.len()).filter(part).collect();
+        parts.into_iter()
+    }
+
+    // ----------------------------------------------------------------------------- one turn
+
+    /// Looks at all shards that this replica is a member of.
+    pub(super) fn run_shards(&mut self, ctx: &mut Context<'_, Self>) {
+        for shard in self.parts() {
+            let at = Some(shard);
+            if !self.membership.wedging() {
+                self.receive(at, ctx);
+            }
+            if self.may_deliver(at) {
+                self.deliver(at, ctx);
+            }
+            if !self.of(at).outgoing.is_empty() {
+                self.drop_acknowledged(at);
+            }
+            if !self.membership.wedging() && self.of(at).rdmc.is_busy() {
+                self.send_blocks(at, ctx);
+            }
+            if !self.of(at).reads.is_empty() {
+                self.release_reads(at, ctx);
+            }
+        }
+    }
+
+    /// Sends what requests have come for, in each shard.
+    pub(super) fn send_in_shards(&mut self, ctx: &mut Context<'_, Self>) {
+        for shard in self.parts() {
+            self.send_messages(Some(shard), ctx);
+        }
+    }
+
+    /// Something of a row has come: perhaps slots of its rings.
+    pub(super) fn came_in_shards(&mut self, from: ReplicaId) {
+        for shard in self.parts() {
+            self.shards[shard].incoming.came(from);
+        }
+    }
+
+    /// Puts what has changed in the blocks of the own row, to the members of each shard.
+    pub(super) fn push_shards(&mut self, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
+        let view = [self.membership.number()];
+        for shard in self.parts() {
+            let at = Some(shard);
+            let to = both(to, self.peers(at));
+            let slots = self.slots(at, self.of(at).outgoing.unput(), to, ctx);
+            let mut ranges = self.ring_ranges(at, &view, &slots);
+            let block = self.of(at).block.unwrap_or(0);
+            let changed = self.sst.take_changes(block);
+            ranges.extend(self.sst.dirty_ranges(self.me.id(), &changed));
+            if ranges.len() > 1 && !to.is_empty() {
+                ctx.put(to, &ranges);
+            }
+            self.of_mut(at).outgoing.put();
+        }
+    }
+
+    /// The columns of all own blocks besides their rings.
+    pub(super) fn block_ranges(&self) -> Vec<(u32, Vec<u64>)> {
+        let blocks = self.parts().filter_map(|shard| self.shards[shard].block);
+        let range = |block| {
+            let (at, words) = self.sst.block_range(self.me.id(), block);
+            (at, words.to_vec())
+        };
+        blocks.map(range).collect()
+    }
+
+    /// The slots that a peer has not taken of the rings of shards that it is in, too.
+    pub(super) fn slots_of_shards(
+        &self,
+        peer: ReplicaId,
+        ctx: &mut Context<'_, Self>,
+    ) -> Vec<(At, SlotWords)> {
+        let only = ReplicaSet::EMPTY.with(peer);
+        let with = self
+            .parts()
+            .filter(|shard| self.peers(Some(*shard)).contains(peer));
+        let slots = with.map(|shard| {
+            let (at, stream) = (Some(shard), &self.shards[shard]);
+            let column = self.sst.layout.received(stream.block, self.me.id());
+            let missing = stream.outgoing.missing(self.sst.read(peer, column));
+            (at, self.slots(at, missing, only, ctx))
+        });
+        slots.collect()
+    }
+
+    /// Whether all that was taken in shards is written.
+    pub(super) fn shards_are_written(&self) -> bool {
+        let view = self.membership.number();
+        self.parts().all(|shard| {
+            let stream = &self.shards[shard];
+            stream.order.persisted() == stream.order.ordered() && !stream.log.is_writing(view)
+        })
+    }
+
+    /// The row is final now, with these blocks.
+    pub(super) fn set_blocks_final(&mut self) {
+        for shard in self.parts() {
+            let stream = &self.shards[shard];
+            let persisted = stream.order.persisted();
+            let Some(block) = stream.block else {
+                continue;
+            };
+            let last = stream.last_slot(persisted).0;
+            let (column, end) = (
+                self.sst.layout.persisted(Some(block)),
+                self.sst.layout.end(block),
+            );
+            self.sst.set(column, persisted);
+            self.sst.set(end, last.max(self.sst.own(end)));
+        }
+    }
+
+    // -------------------------------------------------------------------------- a view begins
+
+    /// A view that was agreed: the logs of shards that count from here on.
+    pub(super) fn learn_shards(&mut self, view: &View, ctx: &mut Context<'_, Self>) {
+        let own = self.me.id();
+        for (shard, next) in view.shards.iter().enumerate() {
+            let old = &self.membership.view().shards[shard];
+            let complete = self.membership.is_held(shard);
+            let stream = &mut self.shards[shard];
+            stream.end();
+            stream.catch_up.begin();
+            if next.active_in == old.active_in {
+                // Whatever was complete still is.
+                continue;
+            }
+            let log = &mut stream.log;
+            let mut holds = false;
+            if complete && next.before == old.active_in {
+                if log.end() >= next.base {
+                    log.deliver(next.base);
+                    log.cut(log.sure());
+                    holds = next.members.contains(own);
+                } else {
+                    log.deliver_all();
+                }
+            } else {
+                log.cut(log.sure());
+            }
+            stream.holds = false;
+            self.membership.set_held(shard, holds);
+            let stream = &mut self.shards[shard];
+            ctx.in_group(stream.group, |ctx| stream.execute(ctx));
+            stream.reads.rebind(next.base);
+            if !next.members.contains(own) || next.active_in != view.number {
+                refuse_all(stream, ctx);
+            }
+        }
+    }
+
+    /// The view is on disk, with what this replica holds.
+    pub(super) fn begin_shards(&mut self, ctx: &mut Context<'_, Self>) {
+        for shard in 0..self.shards.len() {
+            self.shards[shard].holds = self.membership.is_held(shard);
+            self.after_shard_catching_up(shard, ctx);
+            self.maybe_begin(shard, ctx);
+        }
+        self.send_holds(ctx);
+        self.fetch_shards(ctx);
+    }
+
+    /// That this replica holds a shard's log is on disk.
+    pub(super) fn on_held(&mut self, shard: usize, view: u64, ctx: &mut Context<'_, Self>) {
+        if self.membership.number() == view && self.membership.is_held(shard) {
+            self.shards[shard].holds = true;
+            self.maybe_begin(shard, ctx);
+            self.send_holds(ctx);
+        }
+    }
+
+    /// Takes part in a shard as soon as all up to its base is here, durably.
+    pub(super) fn maybe_begin(&mut self, shard: usize, ctx: &mut Context<'_, Self>) {
+        let (own, now, number) = (self.me.id(), ctx.now(), self.membership.number());
+        let view = self.membership.view();
+        let of = &view.shards[shard];
+        let stream = &self.shards[shard];
+        let due = view.is_active(shard) && of.members.contains(own) && stream.holds;
+        if !self.membership.is_active()
+            || !due
+            || stream.begun == number
+            || stream.log.durable() < of.base
+            || self.sst.own(WEDGED) > 0
+        {
+            return;
+        }
+        ctx.mark("shard begun");
+        let (members, base) = ((of.members, of.senders), of.base);
+        let stream = &mut self.shards[shard];
+        let (group, block) = (stream.group, stream.block.unwrap_or(0));
+        let early = stream.begin(number, members, own, now);
+        stream.relay.send_again();
+        self.sst.set(self.sst.layout.end(block), base.0);
+        self.sst.set(self.sst.layout.held(block), 1);
+        self.sst.touch(super::sst::ON_SHARD);
+        ctx.in_group(group, |ctx| {
+            for (from, message) in early {
+                self.on_shard_message(shard, from, message, ctx);
+            }
+            let incarnation = |id| {
+                let members = self.membership.view().members.iter();
+                let mut member = members.filter(|member| member.id == id);
+                member.next().map(|member| (id, member.incarnation))
+            };
+            let route: Vec<_> = members.0.iter().filter_map(incarnation).collect();
+            ctx.route_is(Slot(number), &route);
+        });
+    }
+
+    /// Tells hosts and frontends the parts.
+    pub(super) fn tell_roles(&self, ctx: &mut Context<'_, Self>) {
+        let view = self.membership.view();
+        if view.shards.is_empty() {
+            return;
+        }
+        let roles = view.shards.iter().enumerate().map(|(shard, of)| {
+            let active = view.is_active(shard);
+            Role {
+                group: self.shards[shard].group,
+                state: if active {
+                    RoleState::Active
+                } else {
+                    RoleState::Lost
+                },
+                members: of.members,
+                senders: of.senders,
+            }
+        });
+        let roles = roles.collect();
+        ctx.in_group(self.stream.group, |ctx| ctx.roles_are(view.number, roles));
+    }
+
+    // --------------------------------------------------------------------- the end of a view
+
+    /// The members of the view that hold a shard's log, durably, and up to where.
+    fn holders(&self, shard: usize, there: ReplicaSet) -> Vec<(ReplicaId, Slot)> {
+        let (view, own) = (self.membership.view(), self.me.id());
+        let stream = &self.shards[shard];
+        let block = stream.block.unwrap_or(0);
+        let (held, end) = (self.sst.layout.held(block), self.sst.layout.end(block));
+        let holder = |id: ReplicaId| {
+            if view.is_active(shard) {
+                let holds = view.shards[shard].members.contains(id) && self.sst.read(id, held) > 0;
+                return holds.then(|| (id, Slot(self.sst.read(id, end))));
+            }
+            if id == own {
+                return stream.holds.then(|| (id, stream.log.durable()));
+            }
+            let told = self.holdings.of(id, view.number, shard);
+            let told = told.filter(|told| told.complete)?;
+            Some((id, told.end))
+        };
+        both(there, self.membership.live())
+            .iter()
+            .filter_map(holder)
+            .collect()
+    }
+
+    /// Whether a replica that fetches an active shard's log lacks little of it.
+    fn is_near(&self, id: ReplicaId, shard: usize) -> bool {
+        let view = self.membership.view();
+        let told = |id| match id == self.me.id() {
+            true => Some(self.holding(shard)),
+            false => self.holdings.of(id, view.number, shard).copied(),
+        };
+        let Some(theirs) = told(id) else {
+            return false;
+        };
+        let members = view.shards[shard].members.iter().filter_map(told);
+        let near = members.map(|of| {
+            theirs.sure.0 + self.config.join_lag >= of.sure.0 && theirs.sure.next() >= of.first
+        });
+        near.min().unwrap_or(false)
+    }
+
+    /// The shards of the next view, with these members.
+    pub(super) fn next_shards(&self, next: &[Member]) -> Vec<ShardView> {
+        let (view, layout) = (self.membership.view(), &self.config.layout);
+        let there: ReplicaSet = next.iter().map(|member| member.id).collect();
+        let holders: Vec<_> = (0..view.shards.len())
+            .map(|shard| self.holders(shard, there))
+            .collect();
+        let present: Vec<Candidate> = (there.iter())
+            .map(|id| {
+                let holds = |shard: &usize| {
+                    let told = self.holdings.of(id, view.number, *shard);
+                    holders[*shard].iter().any(|(of, _)| *of == id)
+                        || told.is_some_and(|told| told.complete)
+                };
+                let holds = (0..view.shards.len()).filter(holds).collect();
+                Candidate { id, holds }
+            })
+            .collect();
+        let assigned = layout.assign(&targets(view), &present);
+        let min = |shard: usize| match self.injected(Bug::ActiveBelowMinimum) {
+            true => 1,
+            false => layout.subgroup(shard).min,
+        };
+        let same = |a: usize, b: usize| layout.shards()[a].subgroup == layout.shards()[b].subgroup;
+        let set = |shard: usize| {
+            holders[shard]
+                .iter()
+                .map(|(id, _)| *id)
+                .collect::<ReplicaSet>()
+        };
+        // Those that stay, then those that come; a member of another shard comes only if that one
+        // can do without it.
+        let stay = |shard: usize| match view.is_active(shard) {
+            true => both(
+                view.shards[shard].members,
+                both(there, self.membership.live()),
+            ),
+            false => ReplicaSet::EMPTY,
+        };
+        let mut members: Vec<ReplicaSet> = (0..view.shards.len()).map(stay).collect();
+        for shard in 0..members.len() {
+            let wanted = less(assigned.shards[shard].members, members[shard]);
+            let ready: ReplicaSet = match view.is_active(shard) {
+                true => {
+                    let live = both(wanted, self.membership.live());
+                    live.iter().filter(|id| self.is_near(*id, shard)).collect()
+                }
+                false => both(wanted, set(shard)),
+            };
+            let may = |id: &ReplicaId| {
+                let mut from = (0..members.len()).filter(|from| same(*from, shard));
+                from.all(|from| {
+                    let rest = both(members[from], set(from)).without(*id);
+                    !members[from].contains(*id) || rest.len() >= min(from)
+                })
+            };
+            let ready: ReplicaSet = ready.iter().filter(may).collect();
+            if !view.is_active(shard) && ready.len() < min(shard) {
+                continue;
+            }
+            for (other, members) in members.iter_mut().enumerate() {
+                if same(other, shard) {
+                    *members = less(*members, ready);
+                }
+            }
+            let room = layout.subgroup(shard).max;
+            for id in ready.iter() {
+                if members[shard].len() < room {
+                    members[shard].insert(id);
+                }
+            }
+        }
+        let number = view.number + 1;
+        let mut first_base = None;
+        let shards = view.shards.iter().enumerate().map(|(shard, of)| {
+            let targets = assigned.shards[shard].members;
+            let holding = (holders[shard].iter()).filter(|(id, _)| members[shard].contains(*id));
+            if self.injected(Bug::LostShardBeginsEmpty)
+                && holders[shard].is_empty()
+                && targets.len() >= min(shard)
+            {
+                return ShardView {
+                    members: targets,
+                    senders: layout.senders(shard, targets),
+                    targets,
+                    active_in: number,
+                    before: of.active_in,
+                    base: Slot(0),
+                };
+            }
+            let base = holding.clone().map(|(_, end)| *end).min();
+            let Some(base) = base.filter(|_| holding.count() >= min(shard)) else {
+                return ShardView {
+                    targets,
+                    ..of.clone()
+                };
+            };
+            let one_for_all = self.injected(Bug::BaseOfOneShardForAll);
+            let base = if one_for_all {
+                *first_base.get_or_insert(base)
+            } else {
+                base
+            };
+            ShardView {
+                members: members[shard],
+                senders: layout.senders(shard, members[shard]),
+                targets,
+                active_in: number,
+                before: of.active_in,
+                base,
+            }
+        });
+        shards.collect()
+    }
+
+    /// Whether a view change would take up a lost shard, let a member into one, or give a lost one
+    /// other targets.
+    pub(super) fn shards_gain(&self) -> bool {
+        let view = self.membership.view();
+        if view.shards.is_empty() || !self.membership.leads() {
+            return false;
+        }
+        let live = self.membership.live();
+        let members = view.members.iter();
+        let members: Vec<Member> = (members.filter(|it| live.contains(it.id)).copied()).collect();
+        let next = self.next_shards(&members);
+        let mut pairs = view.shards.iter().zip(&next).enumerate();
+        pairs.any(|(shard, (old, next))| {
+            let active = next.active_in == view.number + 1;
+            let comes = active && !less(next.members, old.members).is_empty();
+            let lost = !view.is_active(shard);
+            comes || lost && (active || old.targets != next.targets)
+        })
+    }
+
+    /// Whether this member can follow the shards of a proposal.
+    pub(super) fn shards_fit(&self, next: &View) -> bool {
+        let (view, layout, own) = (self.membership.view(), &self.config.layout, self.me.id());
+        if next.shards.len() != view.shards.len() {
+            return false;
+        }
+        let active = |shard: &ShardView| shard.active_in == next.number;
+        let assigned = next.shards.iter().map(|shard| match active(shard) {
+            true => Assigned {
+                members: shard.members,
+                senders: shard.senders,
+                missing: 0,
+            },
+            false => Assigned::default(),
+        });
+        let shards = assigned.collect();
+        if layout.problem(&Assignment { shards }, next.set()).is_some() {
+            return false;
+        }
+        let fits = |(shard, of): (usize, &ShardView)| {
+            let (log, old) = (&self.shards[shard].log, &view.shards[shard]);
+            if !active(of) {
+                return of.active_in == old.active_in && of.base == old.base;
+            }
+            // What is delivered here is, and the holders that stay hold everything up to the base.
+            let held = self.sst.layout.held(self.shards[shard].block.unwrap_or(0));
+            let counts =
+                view.is_active(shard) && old.members.contains(own) && self.sst.own(held) > 0;
+            let stays = counts && of.members.contains(own);
+            of.before == old.active_in && of.base >= log.sure() && (!stays || of.base <= log.end())
+        };
+        next.shards.iter().enumerate().all(fits) || self.injected(Bug::BaseOfOneShardForAll)
+    }
+
+    // ------------------------------------------------------------------- copies of the logs
+
+    fn holding(&self, shard: usize) -> Holding {
+        let stream = &self.shards[shard];
+        Holding {
+            shard: shard as u32,
+            complete: stream.holds && self.membership.is_held(shard),
+            first: stream.log.first(),
+            sure: stream.log.sure(),
+            end: stream.log.durable(),
+        }
+    }
+
+    /// Tells of the logs that others may be interested in.
+    pub(super) fn send_holds(&self, ctx: &mut Context<'_, Self>) {
+        let (view, own) = (self.membership.view(), self.me.id());
+        let active = self.membership.is_active();
+        let tells = |shard: &usize| {
+            let of = &view.shards[*shard];
+            let open = !view.is_active(*shard) || !less(of.targets, of.members).is_empty();
+            let part = of.targets.contains(own) || of.members.contains(own);
+            open && (part || self.membership.is_held(*shard))
+                || !active && self.membership.is_held(*shard)
+        };
+        let logs = (0..view.shards.len()).filter(tells);
+        let logs: Vec<Holding> = logs.map(|shard| self.holding(shard)).collect();
+        if logs.is_empty() {
+            return;
+        }
+        let to = match active {
+            true => self.membership.live_peers(),
+            false => self.me.others(),
+        };
+        let message = Message::Holds {
+            view: view.number,
+            logs,
+        };
+        ctx.in_group(self.stream.group, |ctx| {
+            ctx.multicast(to, Lane::Control, &message);
+        });
+    }
+
+    pub(super) fn on_holds(&mut self, from: ReplicaId, view: u64, logs: Vec<Holding>) {
+        self.holdings.heard(from, view, logs);
+    }
+
+    /// The replicas that this one fetches the log of a shard from; none when it needs none.
+    fn donors(&self, shard: usize) -> ReplicaSet {
+        let (view, own) = (self.membership.view(), self.me.id());
+        let of = &view.shards[shard];
+        let wants = of.targets.contains(own) || view.is_active(shard) && of.members.contains(own);
+        if !wants || self.membership.is_held(shard) || !self.membership.is_active() {
+            return ReplicaSet::EMPTY;
+        }
+        let live = self.membership.live_peers();
+        if view.is_active(shard) {
+            return both(live, of.members);
+        }
+        let complete = |id: &ReplicaId| {
+            let told = self.holdings.of(*id, view.number, shard);
+            told.is_some_and(|told| told.complete)
+        };
+        live.iter().filter(complete).collect()
+    }
+
+    /// A beat: replicas that lack the log of a shard ask for it.
+    pub(super) fn fetch_shards(&mut self, ctx: &mut Context<'_, Self>) {
+        for shard in 0..self.shards.len() {
+            let donors = self.donors(shard);
+            let (own, members) = (self.me.id(), self.me.members());
+            let stream = &mut self.shards[shard];
+            let end = stream.log.end();
+            if donors.is_empty() {
+                continue;
+            }
+            stream.catch_up.on_beat(end, own, members, donors);
+            stream.catch_up.reached(end);
+            let lacks = stream
+                .catch_up
+                .donor()
+                .filter(|donor| donors.contains(*donor));
+            if lacks.is_none() {
+                stream.catch_up.next_donor(own, members, donors);
+            }
+            self.ask_for_shard(shard, ctx);
+        }
+    }
+
+    fn ask_for_shard(&self, shard: usize, ctx: &mut Context<'_, Self>) {
+        let stream = &self.shards[shard];
+        let Some(donor) = stream.catch_up.donor() else {
+            return;
+        };
+        if stream.catch_up.is_fetching() {
+            return;
+        }
+        let view = self.membership.view();
+        let message = Message::Fetch {
+            view: view.number,
+            have: stream.log.end(),
+            upto: if view.is_active(shard) { Slot(0) } else { ALL },
+        };
+        ctx.in_group(stream.group, |ctx| ctx.send(donor, Lane::Control, &message));
+    }
+
+    /// A message within a shard.
+    pub(super) fn on_shard_message(
+        &mut self,
+        shard: usize,
+        from: ReplicaId,
+        message: Message,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let at = Some(shard);
+        let (number, active) = (self.membership.number(), self.membership.is_active());
+        match message {
+            Message::Bulk { view, .. } | Message::Block { view, .. }
+                if view != number || !self.takes_part(at) =>
+            {
+                self.wait_for_view(at, from, view, message);
+            }
+            Message::Bulk { index, body, .. } => self.on_bulk(at, from, index, body.into_bytes()),
+            Message::Block {
+                number,
+                large,
+                block,
+                bytes,
+                ..
+            } => self.on_block(at, from, number, large, (block, bytes), ctx),
+            _ if !active => {}
+            Message::Fetch { view, have, upto } if view == number => {
+                self.on_shard_fetch(shard, from, have, upto, ctx);
+            }
+            Message::Tail {
+                view,
+                first,
+                sure,
+                entries,
+            } if view == number => self.on_shard_tail(shard, (first, sure), entries, ctx),
+            Message::Whole { view, end } if view == number => {
+                self.on_whole(shard, end, ctx);
+            }
+            Message::Behind { at_least } if !self.donors(shard).is_empty() => {
+                let (donors, stream) = (self.donors(shard), &mut self.shards[shard]);
+                if at_least > stream.log.end() {
+                    stream.catch_up.fetch(at_least, donors, ctx);
+                }
+            }
+            _ => ctx.mark("ignored: not a message of a shard in this view"),
+        }
+    }
+
+    fn on_shard_fetch(
+        &self,
+        shard: usize,
+        from: ReplicaId,
+        have: Slot,
+        upto: Slot,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let (view, stream) = (self.membership.view(), &self.shards[shard]);
+        let log = &stream.log;
+        // Of a shard at work only what is delivered is certain.
+        let whole = !view.is_active(shard) && stream.holds;
+        let last = match whole {
+            true => log.sure().max(upto.min(log.durable())),
+            false => log.sure(),
+        };
+        if have.next() < log.first() {
+            let at_least = log.first().previous();
+            return ctx.send(from, Lane::Control, &Message::Behind { at_least });
+        }
+        if have >= last {
+            if whole {
+                let (view, end) = (view.number, last);
+                ctx.send(from, Lane::Control, &Message::Whole { view, end });
+            }
+            return;
+        }
+        self.send_tail(log, from, have, last, ctx);
+    }
+
+    fn on_shard_tail(
+        &mut self,
+        shard: usize,
+        (first, sure): (Slot, Slot),
+        entries: Vec<Entry>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if self.donors(shard).is_empty() {
+            return;
+        }
+        let lost = !self.membership.view().is_active(shard);
+        let log = &mut self.shards[shard].log;
+        let before = log.end();
+        for (slot, entry) in (first.0..).map(Slot).zip(entries) {
+            if slot == log.end().next() && (lost || slot <= sure) {
+                log.append_fetched(entry, ctx);
+            }
+        }
+        log.deliver(sure.min(log.end()));
+        let progress = log.end() > before;
+        self.shards[shard].execute(ctx);
+        self.after_shard_catching_up(shard, ctx);
+        if progress && !self.donors(shard).is_empty() {
+            ctx.mark("entries of a shard fetched");
+            self.ask_for_shard(shard, ctx);
+        }
+    }
+
+    /// A member of an active shard that holds everything up to the base: it takes part as soon as
+    /// that is on disk.
+    pub(super) fn after_shard_catching_up(&mut self, shard: usize, ctx: &mut Context<'_, Self>) {
+        let view = self.membership.view();
+        let (of, own) = (&view.shards[shard], self.me.id());
+        let member = view.is_active(shard) && of.members.contains(own);
+        if member
+            && self.membership.is_active()
+            && !self.membership.is_held(shard)
+            && self.shards[shard].log.sure() >= of.base
+        {
+            self.hold(shard, ctx);
+        }
+    }
+
+    /// A copy of a lost shard's log reaches as far as a complete one.
+    fn on_whole(&mut self, shard: usize, end: Slot, ctx: &mut Context<'_, Self>) {
+        let log = &self.shards[shard].log;
+        let lost = !self.membership.view().is_active(shard);
+        if lost && !self.donors(shard).is_empty() && log.durable() >= end {
+            ctx.mark("log of a lost shard copied");
+            self.hold(shard, ctx);
+        }
+    }
+
+    fn hold(&mut self, shard: usize, ctx: &mut Context<'_, Self>) {
+        self.membership.set_held(shard, true);
+        self.save(Act::Held(shard, self.membership.number()), ctx);
+    }
+
+    /// A beat of a member: tells, asks, and looks whether the shards need another view.
+    pub(super) fn beat_shards(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.shards.is_empty() {
+            return;
+        }
+        self.send_holds(ctx);
+        self.fetch_shards(ctx);
+        for shard in 0..self.shards.len() {
+            self.maybe_begin(shard, ctx);
+        }
+        self.reshapes = self.shards_gain();
+    }
+}

@@ -1,0 +1,360 @@
+//! Shards: single cases by hand, and whole runs by chance.
+
+use super::cluster::Cluster;
+use crate::group::MS;
+use alloc::vec::Vec;
+use quintet_replica::{BatchId, Level};
+
+/// Two shards of two, one spare.
+const PAIRS: &str = "store groups=1-2 nodes=0-4 members=2..2";
+/// The same without a spare that may become a member: 4 has no part.
+const PINNED: &str = "store groups=1-2 pin=0,1|2,3 members=2..2";
+/// Pairs of which one is enough.
+const LONE: &str = "store groups=1-2 pin=0,1|2,3 members=1..2";
+
+fn settled(processes: u16, layout: &str, seed: u64) -> Cluster {
+    let mut cluster = Cluster::new(processes, layout, None, seed);
+    cluster.run(MS * 300);
+    assert!(cluster.is_whole(), "{}", cluster.picture());
+    cluster
+}
+
+fn wait_until_whole(cluster: &mut Cluster) {
+    for _ in 0..600 {
+        cluster.run(MS * 50);
+        if cluster.is_whole() {
+            return;
+        }
+    }
+    panic!("not whole: {}", cluster.picture());
+}
+
+fn answered(cluster: &mut Cluster, batches: &[BatchId]) {
+    for _ in 0..200 {
+        if batches.iter().all(|batch| cluster.is_answered(*batch)) {
+            return;
+        }
+        cluster.run(MS * 50);
+    }
+    panic!("not answered: {}", cluster.picture());
+}
+
+#[test]
+fn every_process_writes_and_reads_in_every_shard() {
+    let mut cluster = settled(5, PAIRS, 1);
+    let mut batches = Vec::new();
+    for round in 0..4 {
+        for id in 0..5 {
+            for group in 0..3 {
+                batches.push(cluster.write(id, group));
+                let more = if round == 2 { 200_000 } else { 3000 };
+                batches.push(cluster.submit(id, group, Level::Ordered, more));
+                batches.push(cluster.submit(id, group, Level::Linearizable, 0));
+            }
+        }
+        cluster.run(MS * 5);
+    }
+    answered(&mut cluster, &batches);
+    cluster.assert_kept();
+    assert!(cluster.marks.contains_key("multicast by rdmc"));
+}
+
+#[test]
+fn spare_takes_the_place_of_a_dead_member_with_its_log() {
+    let mut cluster = settled(5, PAIRS, 2);
+    let batches: Vec<_> = (0..5).map(|id| cluster.write(id, 1)).collect();
+    answered(&mut cluster, &batches);
+    let members = cluster.status(0, 1);
+    assert_eq!(members.role, "member", "{members:?}");
+    cluster.crash(0);
+    wait_until_whole(&mut cluster);
+    let batch = cluster.write(4, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.assert_kept();
+    assert!(cluster.marks.contains_key("log of a lost shard copied"));
+}
+
+#[test]
+fn shard_of_dead_members_is_lost_alone_and_returns_with_either() {
+    for first in [0, 1] {
+        let mut cluster = settled(5, LONE, 3 + u64::from(first));
+        let batches: Vec<_> = (0..5).map(|id| cluster.write(id, 1)).collect();
+        answered(&mut cluster, &batches);
+        cluster.crash(0);
+        cluster.crash(1);
+        let lost = cluster.write(4, 1);
+        let kept = cluster.write(4, 2);
+        answered(&mut cluster, &[kept]);
+        cluster.run(MS * 2000);
+        assert!(!cluster.is_answered(lost), "its log is away");
+        assert_eq!(cluster.status(4, 1).role, "lost");
+        cluster.start(first);
+        answered(&mut cluster, &[lost]);
+        cluster.assert_kept();
+        cluster.start(1 - first);
+        wait_until_whole(&mut cluster);
+        let batch = cluster.write(4, 1);
+        answered(&mut cluster, &[batch]);
+        cluster.assert_kept();
+    }
+}
+
+#[test]
+fn shard_below_its_minimum_orders_nothing() {
+    let mut cluster = settled(5, PINNED, 5);
+    let batch = cluster.write(4, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.crash(1);
+    cluster.run(MS * 1000);
+    assert_eq!(cluster.status(0, 1).role, "lost");
+    let waits = [
+        cluster.write(0, 1),
+        cluster.submit(0, 1, Level::Linearizable, 0),
+    ];
+    cluster.run(MS * 3000);
+    assert!(waits.iter().all(|batch| !cluster.is_answered(*batch)));
+    cluster.start(1);
+    answered(&mut cluster, &waits);
+    cluster.assert_kept();
+}
+
+/// G1: one has persisted what the other has acknowledged, and is there again many views later.
+#[test]
+fn log_counts_by_the_view_in_which_its_shard_was_active() {
+    let mut cluster = settled(5, LONE, 6);
+    let first = cluster.write(0, 1);
+    answered(&mut cluster, &[first]);
+    // 0 delivers and answers; what 1 knows to be delivered is not on its disk.
+    let last = cluster.write(0, 1);
+    answered(&mut cluster, &[last]);
+    cluster.crash(0);
+    cluster.crash(1);
+    for round in 0..3 {
+        cluster.run(MS * 1000);
+        match round {
+            1 => cluster.start(4),
+            _ => cluster.crash(4 - round / 2),
+        }
+    }
+    cluster.run(MS * 1000);
+    cluster.start(3);
+    cluster.run(MS * 1000);
+    cluster.start(1);
+    cluster.run(MS * 3000);
+    let batch = cluster.write(4, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.assert_kept();
+}
+
+#[test]
+fn total_restart_takes_up_every_shard_whose_log_is_there() {
+    let mut cluster = settled(5, LONE, 7);
+    let mut batches = Vec::new();
+    for group in 0..3 {
+        batches.extend((0..5).map(|id| cluster.write(id, group)));
+    }
+    answered(&mut cluster, &batches);
+    (0..5).for_each(|id| cluster.crash(id));
+    // The members of shard 2 are missing.
+    [0, 1, 4].into_iter().for_each(|id| cluster.start(id));
+    cluster.run(MS * 4000);
+    let batch = cluster.write(4, 1);
+    answered(&mut cluster, &[batch]);
+    assert_eq!(cluster.status(0, 2).role, "lost");
+    cluster.start(3);
+    let batch = cluster.write(4, 2);
+    answered(&mut cluster, &[batch]);
+    cluster.start(2);
+    wait_until_whole(&mut cluster);
+    cluster.assert_kept();
+}
+
+#[test]
+fn base_is_adopted_when_its_proposer_dies() {
+    for seed in 0..30 {
+        let mut cluster = settled(5, "store groups=1-2 nodes=0-4 members=1..2", 100 + seed);
+        for id in 0..5 {
+            cluster.write(id, 1);
+            cluster.write(id, 2);
+        }
+        cluster.run(MS);
+        cluster.crash(4);
+        // The view changes about the time of suspicion, and its proposer dies in it.
+        cluster.run(MS * 200 + core::time::Duration::from_micros(seed * 700));
+        cluster.crash(0);
+        wait_until_whole(&mut cluster);
+        cluster.assert_kept();
+        cluster.start(0);
+        cluster.start(4);
+        wait_until_whole(&mut cluster);
+        cluster.assert_kept();
+    }
+}
+
+#[test]
+fn pair_that_is_cut_off_acknowledges_nothing_that_is_lost() {
+    let mut cluster = settled(5, LONE, 9);
+    let batches: Vec<_> = (0..5).map(|id| cluster.write(id, 1)).collect();
+    answered(&mut cluster, &batches);
+    cluster.isolate(&[0, 1]);
+    for _ in 0..20 {
+        cluster.write(0, 1);
+        cluster.write(4, 1);
+        cluster.run(MS * 20);
+    }
+    cluster.run(MS * 1000);
+    assert_eq!(cluster.status(4, 1).role, "lost");
+    cluster.heal();
+    wait_until_whole(&mut cluster);
+    let batch = cluster.write(4, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.assert_kept();
+}
+
+#[test]
+fn joiner_of_a_shard_fetches_its_state_when_the_log_is_trimmed() {
+    let mut cluster = Cluster::new(5, PAIRS, None, 10);
+    cluster.keep_in_memory("1024");
+    (0..5).for_each(|id| cluster.crash(id));
+    (0..5).for_each(|id| cluster.start(id));
+    wait_until_whole(&mut cluster);
+    for _ in 0..10 {
+        let batches: Vec<_> = (0..5)
+            .map(|id| cluster.submit(id, 1, Level::Ordered, 500))
+            .collect();
+        answered(&mut cluster, &batches);
+    }
+    for id in 0..5 {
+        if cluster.status(id, 1).role == "member" {
+            cluster.checkpoint(id, 1);
+        }
+    }
+    let batch = cluster.write(0, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.crash(0);
+    cluster.run(MS * 1000);
+    wait_until_whole(&mut cluster);
+    cluster.assert_kept();
+    assert!(cluster.marks.contains_key("state installed"));
+}
+
+// ------------------------------------------------------------------------------- whole runs
+
+const LAYOUTS: [(u16, &str); 5] = [
+    (5, PAIRS),
+    (5, LONE),
+    (
+        6,
+        "a groups=1-2 nodes=0-5 members=1..3;b groups=3 nodes=1-4 members=2..3 senders=1,2",
+    ),
+    (
+        7,
+        "a groups=1-3 nodes=0-6 members=2..2;b groups=4-5 nodes=0-6 members=2..3",
+    ),
+    (
+        5,
+        "a groups=1 nodes=0-4 members=1..2;b groups=2 nodes=0-4 members=1..3 durability=memory",
+    ),
+];
+
+/// Crashes, partitions and slow disks by chance; then all are back, and everything acknowledged is
+/// there.
+pub(super) fn random_run(processes: u16, layout: &str, bug: Option<&str>, seed: u64) -> Cluster {
+    let mut cluster = Cluster::new(processes, layout, bug, seed);
+    cluster.run(MS * 200);
+    let groups = 1 + layout.matches("groups=").count() as u64 + 2;
+    let groups = groups.min(if layout.contains("4-5") { 6 } else { 3 });
+    let memory = layout.contains("memory");
+    for _ in 0..30 {
+        for _ in 0..cluster.random.below(6) {
+            let id = cluster.random.below(u64::from(processes)) as u16;
+            let group = cluster.random.below(groups) as u32;
+            let level = match cluster.random.below(4) {
+                0 => Level::Linearizable,
+                _ => Level::Ordered,
+            };
+            let more = match cluster.random.below(12) {
+                0 => 100_000,
+                1 => 2000,
+                _ => 0,
+            };
+            if cluster.is_up(id) {
+                cluster.submit(id, group, level, more);
+            }
+        }
+        let id = cluster.random.below(u64::from(processes)) as u16;
+        match cluster.random.below(9) {
+            0 | 1 if cluster.is_up(id) && !memory => cluster.crash(id),
+            2 | 3 if !cluster.is_up(id) => cluster.start(id),
+            4 => cluster.isolate(&[id, (id + 1) % processes]),
+            5 => cluster.heal(),
+            6 if cluster.is_up(id) => {
+                let group = cluster.random.below(groups) as u32;
+                cluster.checkpoint(id, group);
+            }
+            7 if !memory => {
+                // A shard, or most of it.
+                for id in [id, (id + 2) % processes] {
+                    if cluster.is_up(id) {
+                        cluster.crash(id);
+                    }
+                }
+            }
+            _ => {}
+        }
+        let pause = [2, 20, 150, 400][cluster.random.below(4) as usize];
+        cluster.run(MS * pause as u32);
+    }
+    cluster.heal();
+    for id in 0..processes {
+        if !cluster.is_up(id) {
+            cluster.start(id);
+        }
+    }
+    cluster
+}
+
+#[test]
+fn acknowledged_batches_of_shards_are_kept() {
+    let mut answers = 0;
+    for (number, (processes, layout)) in LAYOUTS.into_iter().enumerate() {
+        for seed in 0..20 {
+            let mut cluster = random_run(processes, layout, None, seed * 10 + number as u64);
+            wait_until_whole(&mut cluster);
+            cluster.run(MS * 500);
+            cluster.assert_kept();
+            answers += cluster.answers;
+        }
+    }
+    assert!(answers > 2000, "{answers} answers");
+}
+
+/// Every injected bug is found by one of these runs: a check fails, or the shards do not come back.
+#[cfg(feature = "plant")]
+#[test]
+fn random_runs_find_each_bug_injected_into_shards() {
+    let found = |bug: &'static str| {
+        let tries =
+            (0..40).flat_map(|seed| LAYOUTS.map(|(processes, layout)| (seed, processes, layout)));
+        let mut tries = tries.enumerate();
+        tries.any(|(number, (seed, processes, layout))| {
+            let tried = std::panic::catch_unwind(move || {
+                let seed = seed * 10 + number as u64 % 5;
+                let mut cluster = random_run(processes, layout, Some(bug), seed);
+                wait_until_whole(&mut cluster);
+                cluster.run(MS * 500);
+                cluster.assert_kept();
+            });
+            tried.is_err()
+        })
+    };
+    for bug in [
+        "base_of_one_shard_for_all",
+        "delivered_by_shard_majority",
+        "lost_shard_begins_empty",
+        "active_below_minimum",
+        "wedged_before_blocks_are_put",
+    ] {
+        assert!(found(bug), "{bug}");
+    }
+}
