@@ -234,6 +234,83 @@ fn shard_that_lost_its_memory_stops_until_it_is_begun_again() {
     assert_eq!(client.ask(&["SET", "cache:a", "new"]).unwrap(), "OK");
 }
 
+/// Two shards of two, whose members follow the views of the cluster's protocol.
+const VIEWED: &str = "
+[[subgroup]]
+name = \"store\"
+shards = 2
+members = { min = 2, max = 2 }
+";
+
+#[test]
+fn members_of_a_shard_follow_the_view_and_a_lost_one_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("layout.toml");
+    fs::write(&file, VIEWED).unwrap();
+    let file = file.display().to_string();
+    let dir = directory.path().join("demo");
+    let more = [
+        "--replicas",
+        "5",
+        "--protocol",
+        "derecho",
+        "--layout",
+        &file,
+    ];
+    let demo = Demo::start(&dir, base_port(5), &more);
+    let dir = dir.display().to_string();
+    served(&dir);
+    let members = || -> Vec<Vec<u64>> {
+        let (rows, _) = shards(&dir);
+        let of = |row: &Value| serde_json::from_value(row["members"].clone()).unwrap();
+        rows.iter().map(of).collect()
+    };
+    let first = members();
+    assert!(first.iter().all(|it| it.len() == 2), "{first:?}");
+    let addresses: Vec<_> = demo.replicas.iter().map(|it| it.redis.clone()).collect();
+    let load = Load::default();
+    let mut again: Vec<Guard> = Vec::new();
+    let replica = |id: u64| &demo.replicas[id as usize];
+    load.during(3, &addresses, || {
+        load.waits_for(100);
+        // Another replica takes the place of one that died.
+        let victim = first[0][0];
+        signal(replica(victim).pid, Signal::KILL);
+        eventually("another one is a member", || {
+            let (now, code) = (members(), shards(&dir).1);
+            let is_replaced = now.len() == 2 && !now[0].contains(&victim) && now[0].len() == 2;
+            (is_replaced && code == Some(0)).then_some(())
+        });
+        load.waits_for(100);
+        again.push(replica(victim).start_by_hand());
+        load.waits_for(100);
+    });
+    load.check(&addresses);
+    // Both members of a shard die: it is lost alone, until both logs are there again.
+    eventually("all are members again", || {
+        (shards(&dir).1 == Some(0)).then_some(())
+    });
+    let lost = members()[0].clone();
+    for id in &lost {
+        let status = replica(*id).status().unwrap();
+        signal(status["pid"].as_u64().unwrap() as u32, Signal::KILL);
+    }
+    eventually("the shard is lost", || {
+        let (rows, _) = shards(&dir);
+        (rows.first()?["state"] == "lost").then_some(())
+    });
+    let other = (0..5).find(|id| !lost.contains(id)).unwrap();
+    let served_by = |key: &str| replica(other).client().ask(&["SET", key, "1"]).unwrap();
+    // 'a' is in the second shard, 'b' in the first.
+    assert_eq!(served_by("a"), "OK");
+    assert!(served_by("b").contains("CLUSTERDOWN"));
+    for id in &lost {
+        again.push(replica(*id).start_by_hand());
+    }
+    served(&dir);
+    load.check(&addresses);
+}
+
 #[test]
 fn layout_with_a_fault_starts_nothing() {
     let directory = tempfile::tempdir().unwrap();

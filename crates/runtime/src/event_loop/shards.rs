@@ -24,10 +24,10 @@ use crate::{
 };
 use quintet_replica::{
     Boot, Bytes, ClientNode, ClockReading, CommandTime, Control, Durability, Effect, EpochNumber,
-    Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Link, Node, Outcome, Output, Peer,
-    PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, RoleState, Slot, SnapshotInfo,
-    SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn, Voters, Wake, World, group_of,
-    journal::JournalOrder, put_frame,
+    Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Level, Link, Node, Outcome, Output,
+    Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, RoleState, Slot,
+    SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn, Voters, Wake,
+    World, group_of, journal::JournalOrder, put_frame,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -583,8 +583,17 @@ impl EventLoop {
         };
         let now = self.now();
         let shard = &mut self.shards.all[at];
-        let halted = matches!(&shard.part, Part::Member(member) if member.halted.is_some());
-        if !halted && shard.reach.takes(submission.id, submission.level, now) {
+        let ends = match &shard.part {
+            Part::Member(member) => {
+                let roles = self.node.roles().iter();
+                let mut roles = roles.filter(|role| role.group == shard.about.group);
+                let is_lost = roles.any(|role| role.state == RoleState::Lost);
+                let waits = is_lost && member.is_shared && submission.level != Level::Stale;
+                member.halted.is_some() || waits
+            }
+            Part::Guest(_) => false,
+        };
+        if !ends && shard.reach.takes(submission.id, submission.level, now) {
             self.shard_input(at, Input::Submit(submission));
         } else {
             self.shell
