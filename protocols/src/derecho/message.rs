@@ -160,7 +160,7 @@ pub struct Held {
     pub sure: Slot,
 }
 
-/// What a replica tells of its log of a shard.
+/// A replica's word on its log of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Holding {
     /// Which shard, by its place in the layout.

@@ -53,7 +53,7 @@ pub struct Derecho {
     pub(super) catch_up: CatchUp,
     pub(super) restart: RestartState,
     pub(super) sst: Rows,
-    /// What all members order, and a stream for each shard.
+    /// The order of all members, and a stream for each shard.
     pub(super) stream: Stream,
     pub(super) shards: Vec<Stream>,
     pub(super) holdings: Holdings,

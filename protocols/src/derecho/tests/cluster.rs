@@ -49,7 +49,7 @@ impl World for Clock {
     }
 }
 
-/// What one group of a process has on disk.
+/// The disk of one group of a process.
 #[derive(Clone, Default)]
 struct Disk {
     promise: Option<Bytes>,
@@ -123,7 +123,7 @@ pub struct Cluster {
     groups: Vec<(GroupId, Durability)>,
     builder: BatchBuilder,
     asked: BTreeMap<BatchId, Asked>,
-    /// What each slot of each group holds, by the replica that executed it first.
+    /// The batch in each slot of each group, by the replica that executed it first.
     decided: BTreeMap<(GroupId, Slot), BatchId>,
     acknowledged: BTreeMap<GroupId, BTreeMap<BatchId, Slot>>,
     /// Every view that was installed, by its number.

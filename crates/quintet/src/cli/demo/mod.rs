@@ -53,7 +53,7 @@ Examples:
   quintet demo --durability memory               faster; always starts empty
   quintet demo --protocol nezha --transport udp  small messages in datagrams
   quintet demo --protocol nezha --proxies 2      and two that serve clients and hold no data
-  quintet demo --replicas 5 --layout layout.toml keys divided among groups of replicas
+  quintet demo --layout layout.toml              keys divided among groups of replicas
   quintet demo --json                            one JSON line per process once all are ready
   quintet demo --join                            one replica more for the demo that runs
   quintet demo --join --replace 2                another one in the place of replica 2
