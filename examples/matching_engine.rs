@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_price_comes_first_and_at_one_price_the_first_that_came() {
+    fn best_price_comes_first_and_at_one_price_the_first_that_came() {
         let mut exchange = Exchange::default();
         for (price, quantity, submitted) in [(102, 5, 1), (101, 5, 2), (101, 5, 3)] {
             let report = taken(&mut exchange, order(Side::Sell, price, quantity, submitted));
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_holds_all_books_and_no_part_of_one_is_taken_for_it() {
+    fn snapshot_holds_all_books_and_no_part_of_one_is_taken_for_it() {
         let mut exchange = Exchange::default();
         for number in 1..200 {
             let mut next = order(Side::Buy, 90 + number % 20, number, u64::from(number));

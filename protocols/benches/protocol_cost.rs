@@ -13,7 +13,7 @@
 //!
 //! - **batching** `off` gives every command a batch, a slot and a message of its own; `on` puts 64
 //!   into a batch, and protocols put as many batches into a message as they like.
-//! - **clients** are at the `first` replica or at `all`; as many commands are under way together.
+//! - **clients** are at the `first` replica or at `all`; as many commands are in flight together.
 //! - **turns** take `one` frame and one submission each, so that no two frames are acknowledged
 //!   together because they came together, or `all` that wait, as a replica under load does.
 //!
@@ -61,7 +61,7 @@ impl World for Clock {
     }
 }
 
-struct Bed {
+struct Bench {
     clock: Clock,
     nodes: Vec<Node>,
     inboxes: Vec<VecDeque<(ReplicaId, Bytes)>>,
@@ -89,13 +89,13 @@ struct Case {
 /// Options by which protocols are told not to put several batches into one message, and what they
 /// are set to without batching, unless the row says something else.
 const UNBATCHED: [(&str, &str); 2] = [("batches_max", "1"), ("slots_max", "1")];
-/// Batches under way.
+/// Batches in progress.
 const WINDOW: u64 = 64;
 /// Batches of a stretch.
 const STRETCH: u64 = 256;
 const COLUMNS: [&str; 4] = ["replicas", "clients", "batching", "turns"];
 
-impl Bed {
+impl Bench {
     fn new(case: &Case) -> Self {
         let (protocol, members) = (case.protocol, case.members);
         let clock = Clock(Instant::now());
@@ -122,7 +122,7 @@ impl Bed {
             };
             Node::new(setup, protocol, Box::new(Nothing)).expect("options were checked")
         };
-        let mut bed = Self {
+        let mut bench = Self {
             nodes: (0..members).map(node).collect(),
             inboxes: vec![VecDeque::new(); members],
             timers: vec![BTreeMap::new(); members],
@@ -137,20 +137,20 @@ impl Bed {
                 first_boot: true,
                 ..RecoveredBytes::default()
             };
-            bed.nodes[id]
-                .start(first, &bed.clock, &mut bed.outputs)
+            bench.nodes[id]
+                .start(first, &bench.clock, &mut bench.outputs)
                 .expect("a first boot starts");
-            bed.carry_out(id);
+            bench.carry_out(id);
         }
         for id in 0..members {
             for peer in (0..members).filter(|peer| *peer != id) {
                 let up = Link::Up {
                     incarnation: Incarnation(1),
                 };
-                bed.input(id, Input::Link(Peer::Replica(ReplicaId(peer as u16)), up));
+                bench.input(id, Input::Link(Peer::Replica(ReplicaId(peer as u16)), up));
             }
         }
-        bed
+        bench
     }
 
     fn input(&mut self, id: usize, input: Input) {
@@ -269,7 +269,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Their next batch, when one may be under way beside those that are not among the `done`.
+    /// Their next batch, when one may be in progress beside those that are not among the `done`.
     fn next(&mut self, done: u64) -> Option<Submission> {
         // The first opens the session, and nothing goes before it is open.
         let window = if done == 0 { 1 } else { self.window };
@@ -316,7 +316,7 @@ fn measure(case: &Case) -> (f64, f64) {
         _ => (64, 1_920_000),
     };
     let one = case.turns == "one";
-    let mut bed = Bed::new(case);
+    let mut bench = Bench::new(case);
     let groups = if case.clients == "all" {
         case.members
     } else {
@@ -342,9 +342,9 @@ fn measure(case: &Case) -> (f64, f64) {
     let mut stretches = vec![Vec::new(); case.members];
     let mut counted = 0;
     loop {
-        let done: u64 = bed.done.iter().sum();
+        let done: u64 = bench.done.iter().sum();
         if done >= counted + STRETCH {
-            for (spent, stretches) in bed.spent.iter_mut().zip(&mut stretches) {
+            for (spent, stretches) in bench.spent.iter_mut().zip(&mut stretches) {
                 let spent = std::mem::take(spent).as_nanos() as f64;
                 if done >= warm_up {
                     stretches.push(spent / ((done - counted) * per_batch) as f64);
@@ -356,11 +356,11 @@ fn measure(case: &Case) -> (f64, f64) {
             break;
         }
         for id in 0..case.members {
-            let done = bed.done[id];
+            let done = bench.done[id];
             let clients = clients.get_mut(id);
             match clients {
-                Some(clients) => bed.turn(id, one, &mut || clients.next(done)),
-                None => bed.turn(id, one, &mut || None),
+                Some(clients) => bench.turn(id, one, &mut || clients.next(done)),
+                None => bench.turn(id, one, &mut || None),
             }
         }
     }

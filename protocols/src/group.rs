@@ -560,7 +560,7 @@ impl<P: Protocol> Group<P> {
         self.submit_long(id, level, 0)
     }
 
-    /// The same with so many bytes more.
+    /// The same with this many bytes more.
     pub fn submit_long(&mut self, id: u16, level: Level, more: usize) -> BatchId {
         let batch = BatchId(self.batch_next);
         self.batch_next += 1;

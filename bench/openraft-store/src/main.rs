@@ -11,7 +11,7 @@
 //!
 //! openraft 0.9 writes the leader's entries one by one and waits for each to be durable. So the
 //! group commit is made before it: an entry holds all writes that came while earlier ones were
-//! under way.
+//! in progress.
 
 #![forbid(unsafe_code)]
 
@@ -82,7 +82,7 @@ struct Arguments {
     #[arg(long, value_enum, default_value = "disk")]
     durability: Durability,
 
-    /// Entries that may be under way at once
+    /// Entries that may be in progress at once
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     window: u32,
 }

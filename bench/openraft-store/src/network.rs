@@ -67,7 +67,7 @@ async fn answer(mut stream: Stream, raft: Raft<Types>) -> io::Result<()> {
     }
 }
 
-/// Answers the other members, for ever.
+/// Answers the other members, forever.
 pub async fn serve(listener: TcpListener, raft: Raft<Types>) -> Result<(), Failure> {
     loop {
         let (stream, _) = listener.accept().await?;
@@ -78,7 +78,7 @@ pub async fn serve(listener: TcpListener, raft: Raft<Types>) -> Result<(), Failu
     }
 }
 
-/// Connections on which nothing is under way, by member: a read begins with a new client for each
+/// Connections on which nothing is in progress, by member: a read begins with a new client for each
 /// member, which must not mean a new connection.
 #[derive(Clone, Default)]
 pub struct Network {

@@ -211,7 +211,7 @@ async fn on_client(mut stream: TcpStream, server: Server) -> io::Result<()> {
     }
 }
 
-/// Serves clients, for ever.
+/// Serves clients, forever.
 pub async fn serve(listener: TcpListener, server: Server) -> Result<(), Failure> {
     loop {
         let (stream, _) = listener.accept().await?;

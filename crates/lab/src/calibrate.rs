@@ -24,7 +24,7 @@ use quintet_cli::{Failure, Outcome};
 use quintet_replica::{
     At, CommandId, CommandTime, Durability, Level, Position, SessionId, StateMachine,
 };
-use quintet_simulator::bed::{self, Costs, Placement, Profile};
+use quintet_simulator::performance::{self, Costs, Placement, Profile};
 use quintet_store::{Mode, RequestBuilder, Store, StoreOptions, lookup};
 use rustix::{
     fd::AsFd,
@@ -433,12 +433,12 @@ fn simulate(profile: &Profile, clients: usize) -> Outcome<Baseline> {
     };
     let entry = Scenario::entry("multipaxos")
         .ok_or_else(|| Failure::failed("multipaxos is not registered"))?;
-    let load = bed::Load::closed(clients, VALUE);
-    let found = bed::run(bed::Setup {
+    let load = performance::Load::closed(clients, VALUE);
+    let found = performance::run(performance::Setup {
         durability: Durability::Disk,
         warmup: Duration::from_millis(200),
         measured,
-        ..bed::Setup::calm(entry, REPLICAS, profile.clone(), load)
+        ..performance::Setup::calm(entry, REPLICAS, profile.clone(), load)
     });
     let answered = found.answered.len().max(1) as f64;
     Ok(Baseline {

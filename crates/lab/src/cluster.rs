@@ -14,7 +14,7 @@ use crate::{
 };
 use quintet_cli::{Exit, Failure, Outcome, http};
 use quintet_replica::{Durability, Level};
-use quintet_simulator::bed::FaultKind;
+use quintet_simulator::performance::FaultKind;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::BTreeMap,

@@ -12,7 +12,7 @@ use crate::{
     scenario::{self, Cell, Scenario},
 };
 use quintet_cli::{Failure, Outcome};
-use quintet_simulator::bed::{Costs, Profile};
+use quintet_simulator::performance::{Costs, Profile};
 
 /// What fitting found.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! What failures short of a crash leave: each failure at each replica of each protocol.
 //!
 //! ```text
-//!   protocol x failure x replica ──► bed::run, in virtual time ──► answers per second
+//!   protocol x failure x replica ──► performance::run, in virtual time ──► answers per second
 //!        before ──│── failing: the first seconds, then those that count ──│── after
 //! ```
 //!
@@ -12,7 +12,7 @@ use quintet_replica::{
     Durability, Entry,
     links::{Change, Jitter, Links, Model},
 };
-use quintet_simulator::bed::{self, Fault, FaultKind, Load, Placement, Profile, Setup};
+use quintet_simulator::performance::{self, Fault, FaultKind, Load, Placement, Profile, Setup};
 use serde::Serialize;
 use std::{
     sync::{
@@ -290,7 +290,7 @@ fn row(
         seed: asked.seed,
         ..Setup::calm(entry, usize::from(asked.replicas), profile, load)
     };
-    let mut found = bed::run(setup);
+    let mut found = performance::run(setup);
     let is_end = |at: u16| failure == Failure::OneLink && at == next_to((replica, asked.replicas));
     let places = found.answered.iter().zip(&found.answered_at);
     let elsewhere = places.filter(|(_, at)| !is_end(**at));

@@ -5,7 +5,7 @@
 //! ```
 
 use quintet_cli::{Failure, Outcome};
-use quintet_simulator::bed::{Costs, Placement, Profile};
+use quintet_simulator::performance::{Costs, Placement, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs;
 

@@ -23,7 +23,7 @@ use crate::{
 };
 use quintet_cli::{Failure, Outcome, http};
 use quintet_replica::links::{Jitter, Links, Model};
-use quintet_simulator::bed::{self, Load, Profile, Setup};
+use quintet_simulator::performance::{self, Load, Profile, Setup};
 use serde::Serialize;
 use std::{collections::BTreeMap, path::Path, thread, time::Duration};
 
@@ -228,7 +228,7 @@ fn trial(
         at: (0..question.replicas as u16).collect(),
         ..Load::closed(question.clients, 16)
     };
-    let found = bed::run(Setup {
+    let found = performance::run(Setup {
         options: options
             .map(|(name, value)| (name.to_owned(), value))
             .to_vec(),

@@ -1,4 +1,4 @@
-//! `quintet torture` with real processes: an honest run holds, a lie is convicted.
+//! `quintet torture` with real processes: an honest run holds, a lie is detected.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -19,12 +19,12 @@ use crate::{BatchId, CommandId, DecodeError, FrontendId, GroupId, Level, Session
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Servers take a batch of so many bytes for full unless told otherwise …
+/// Servers take a batch of this many bytes for full unless told otherwise …
 pub const FULL_BATCH_BYTES: usize = 1 << 20;
-/// … and one of so many requests (whatever models a server needs the same numbers) …
+/// … and one of this many requests (whatever models a server needs the same numbers) …
 pub const FULL_BATCH_REQUESTS: usize = 128;
-/// … of which so many may be under way at once, whatever may be of those that are not full: over a
-/// long way what bounds them is to be their bytes.
+/// … of which this many may be in progress at once, whatever may be of those that are not full:
+/// over a long way what bounds them is to be their bytes.
 pub const FULL_BATCHES_MAX: usize = 4096;
 /// The version of the batch format.
 pub const BATCH_VERSION: u8 = 1;
@@ -205,7 +205,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// An empty one to be written, with space for so many bytes.
+    /// An empty one to be written, with space for this many bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         let mut bytes = Vec::with_capacity(ROOM + capacity);
@@ -455,7 +455,7 @@ pub enum RequestStatus {
     /// The session was opened too long ago by the log's clock; the reply is that clock (u64), with
     /// which a new owner may try again.
     OpenRefused = 4,
-    /// The bytes make no sense to the state machine or the session layer.
+    /// The bytes are invalid to the state machine or the session layer.
     Malformed = 5,
     /// The epoch ended before it; send it again in the next.
     Sealed = 6,
@@ -615,7 +615,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_becomes_the_batch_that_a_builder_makes_of_it() {
+    fn payload_becomes_the_batch_that_a_builder_makes_of_it() {
         let command = CommandId {
             session: SessionId {
                 owner: 7,
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_reads_back_and_its_prefixes_are_refused() {
+    fn batch_reads_back_and_its_prefixes_are_refused() {
         let mut builder = BatchBuilder::new();
         let id = |sequence| CommandId {
             session: SessionId {

@@ -1,9 +1,9 @@
-//! Batches that go on from an epoch into the next one.
+//! Batches that continue from an epoch into the next one.
 
 use crate::{BatchId, Level, Outcome, Submission};
 use alloc::collections::BTreeSet;
 
-/// The ordered batches that the protocol of an earlier epoch had under way. It may have ordered
+/// The ordered batches that the protocol of an earlier epoch had in progress. It may have ordered
 /// them, so that of none of them can be said any more that it was certainly not executed.
 #[derive(Default, Hash)]
 pub(crate) struct Carried(BTreeSet<BatchId>);

@@ -4,11 +4,11 @@
 //!   submit ──► Client of epoch e ──frames──► replicas
 //!                    │  ◄── "I am in epoch e + 3: this is what it is"
 //!                    ▼
-//!              Client of epoch e + 3 ◄── submitted again: all that was under way
+//!              Client of epoch e + 3 ◄── submitted again: all that was in progress
 //! ```
 //!
 //! It needs no chain of epochs: the newest that a member tells is enough, however old its own is.
-//! What was under way is submitted again as the same bytes, so that sessions answer what was
+//! What was in progress is submitted again as the same bytes, so that sessions answer what was
 //! executed; of that nobody can say any more that it was certainly not.
 
 use crate::{
@@ -120,7 +120,7 @@ impl ClientNode {
         self.protocol
     }
 
-    /// How many batches are under way.
+    /// How many batches are in flight.
     #[must_use]
     pub fn open(&self) -> usize {
         self.client.open()

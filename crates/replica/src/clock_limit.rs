@@ -9,8 +9,8 @@
 //! one clock that is hours ahead would move it permanently, and everything that expires would expire
 //! at once. So whatever surrounds a replica shows it a clock that stays within this limit. Before
 //! enough clocks are known, right after its start, that is the time of the log that it has executed
-//! (none: the beginning of all time), and goes on as fast as this replica's monotonic clock: what is
-//! ordered then gets the time of what was ordered before. Clients have to wait meanwhile.
+//! (none: the beginning of all time), and continues as fast as this replica's monotonic clock: what
+//! is ordered then gets the time of what was ordered before. Clients have to wait meanwhile.
 
 use crate::{ClockReading, CommandTime, Time};
 use core::time::Duration;
@@ -28,8 +28,8 @@ pub struct ClockLimit {
 }
 
 impl ClockLimit {
-    /// A replica starts whose log stands at `log`. Until clocks are known it goes on from there; one
-    /// that is alone, whose clock is the majority, believes it.
+    /// A replica starts whose log stands at `log`. Until clocks are known it continues from there;
+    /// one that is alone, whose clock is the majority, believes it.
     pub const fn begin(&mut self, now: Time, log: CommandTime, members: usize) {
         if members > 1 && !self.known {
             self.reached = Some((now, log.0.saturating_sub(AHEAD_MAX)));
@@ -37,7 +37,7 @@ impl ClockLimit {
     }
 
     /// What the clocks of `clocks.len()` of the members show now, this one's among them. False when
-    /// they are too few to tell anything; then what was known goes on.
+    /// they are too few to tell anything; then what was known continues.
     pub fn note(&mut self, now: Time, clocks: &mut [u64], members: usize) -> bool {
         let majority = members / 2 + 1;
         if clocks.len() < majority || members < 2 {

@@ -512,8 +512,8 @@ impl<P: Protocol> Context<'_, P> {
     }
 
     /// Undoes what was executed above this slot, which must not lie below what is stable. Later
-    /// calls to `execute` go on from there; [`Protocol::on_rolled_back`] follows. A protocol that
-    /// wants a peer's state undoes its own speculation first.
+    /// calls to `execute` continue from there; [`Protocol::on_rolled_back`] follows. A protocol
+    /// that wants a peer's state undoes its own speculation first.
     pub fn roll_back(&mut self, slot: Slot) {
         self.emit(Effect::RollBack { slot });
     }
@@ -572,7 +572,7 @@ impl<P: Protocol> Context<'_, P> {
         self.emit(Effect::Recovered);
     }
 
-    /// The replica must not go on; the message says what to do.
+    /// The replica must not continue; the message says what to do.
     pub fn halt(&mut self, reason: String) {
         self.emit(Effect::Halt(reason));
     }
@@ -798,7 +798,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_waits_only_for_writes_that_the_world_completes() {
+    fn reply_waits_only_for_writes_that_the_world_completes() {
         let mut group = GroupState::new(GroupId(0), Durability::Memory);
         assert_eq!(group.still_waiting(PersistId(3)), None, "records only");
         group.persist_waiting.extend([PersistId(2), PersistId(5)]);

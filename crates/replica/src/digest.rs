@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Longer bytes stand in a part by the hashes of pieces of this length, so that hashing them can
 /// be interrupted between two pieces.
 pub const PIECE: usize = 64 * 1024;
-/// Up to so many bytes are copied into the part: dearer per byte, cheaper than another hash.
+/// Up to this many bytes are copied into the part: dearer per byte, cheaper than another hash.
 const INLINE_MAX: usize = 512;
 /// What visiting a part counts for beside its bytes: memory that is not in the cache costs more
 /// than hashing what is there.
@@ -150,7 +150,7 @@ pub enum DigestBegun {
     Unsupported,
     /// It was done at once, for a state that is small.
     Done(u128),
-    /// [`crate::StateMachine::digest_step`] goes on with it.
+    /// [`crate::StateMachine::digest_step`] continues with it.
     Steps,
 }
 

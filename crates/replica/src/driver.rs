@@ -27,7 +27,7 @@ use alloc::{
 };
 use core::cell::Cell;
 
-/// Why an event was not handled. The node counts it and goes on.
+/// Why an event was not handled. The node counts it and continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     /// The bytes are not a message of this protocol.
@@ -92,7 +92,7 @@ pub struct Driver<P: Protocol> {
     members: usize,
 }
 
-/// What comes from outside: of this protocol, and within an epoch of so many members. Every
+/// What comes from outside: of this protocol, and within an epoch of this many members. Every
 /// message, record, promise and summary is read here, so that no protocol can omit the check.
 fn read<T: Wire>(bytes: Bytes, members: usize) -> Result<T, DecodeError> {
     T::decode_within(bytes, members)
@@ -545,7 +545,7 @@ pub trait Client: Send {
     fn on_timer(&mut self, timer: u32, world: &dyn World, effects: &mut Vec<Effect>);
     /// Something happened to a link.
     fn on_link(&mut self, to: ReplicaId, link: Link, world: &dyn World, effects: &mut Vec<Effect>);
-    /// How many batches are under way.
+    /// How many batches are in flight.
     fn open(&self) -> usize;
     /// As [`Frontend::take_open`].
     fn take_open(&mut self) -> Vec<Submission>;

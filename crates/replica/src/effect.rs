@@ -222,7 +222,7 @@ pub enum Effect {
     Checkpoint {
         /// The last slot that it covers; all of them have been executed.
         slot: Slot,
-        /// What the protocol needs to go on from there.
+        /// What the protocol needs to continue from there.
         summary: Bytes,
     },
     /// Obtain a snapshot that covers `at_least` from one of these replicas.
@@ -260,7 +260,7 @@ pub enum Effect {
     },
     /// A rare branch was taken; campaigns report how often.
     Mark(&'static str),
-    /// The replica cannot go on: stop it with this message.
+    /// The replica cannot continue: stop it with this message.
     Halt(String),
 }
 

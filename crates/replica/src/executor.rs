@@ -81,7 +81,7 @@ pub struct Answer {
 
 impl Answer {
     /// Whether it may wait beside these. Large answers that wait are bounded by their bytes, small
-    /// ones by the number of batches under way.
+    /// ones by the number of batches in flight.
     pub(crate) fn may_be_held(&self, held: &VecDeque<Self>) -> bool {
         self.results.len() <= limits::HELD_SMALL || {
             let bytes: usize = held.iter().map(|answer| answer.results.len()).sum();
@@ -775,13 +775,13 @@ impl Executor {
         (covered, first.freeze())
     }
 
-    /// The next chunk of the snapshot under way, about `budget` bytes, and whether it was the
+    /// The next chunk of the snapshot in progress, about `budget` bytes, and whether it was the
     /// last.
     pub fn snapshot_chunk(&mut self, budget: usize) -> (Bytes, SnapshotProgress) {
         if core::mem::take(&mut self.begins_late) {
             self.machine.begin_snapshot();
         }
-        // The chunk goes on as it is: its frame's head is written before it, once it is known.
+        // The chunk continues as it is: its frame's head is written before it, once it is known.
         let mut out = Vec::with_capacity(budget.min(CHUNK_RESERVED) + 2 * FRAME_HEAD);
         out.resize(FRAME_HEAD, 0);
         let progress = self.machine.snapshot_chunk(&mut out, budget);
@@ -797,7 +797,7 @@ impl Executor {
         (out.into(), progress)
     }
 
-    /// Forgets the snapshot under way.
+    /// Forgets the snapshot in progress.
     pub fn abandon_snapshot(&mut self) {
         self.machine.abandon_snapshot();
     }
@@ -904,7 +904,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ordered_twice_is_executed_once_with_the_same_results() {
+    fn batch_ordered_twice_is_executed_once_with_the_same_results() {
         let mut executor = executor();
         let bytes = batch_of(&[(1, b"a"), (2, b"b")]);
         let first = executor.execute(Slot(1), CommandTime(5), &bytes, Some(no_route()));
@@ -933,7 +933,7 @@ mod tests {
     }
 
     #[test]
-    fn the_logs_clock_never_goes_back() {
+    fn logs_clock_never_goes_back() {
         let mut executor = executor();
         executor.execute(Slot(1), CommandTime(50), &batch_of(&[]), None);
         executor.execute(Slot(2), CommandTime(40), &batch_of(&[]), None);
@@ -941,7 +941,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_waits_for_its_slot() {
+    fn read_waits_for_its_slot() {
         let mut executor = executor();
         assert!(
             executor
@@ -993,7 +993,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_equals_what_it_was_taken_of_and_any_damage_is_refused() {
+    fn snapshot_equals_what_it_was_taken_of_and_any_damage_is_refused() {
         let mut original = executor();
         original.execute(
             Slot(4),

@@ -35,20 +35,20 @@ pub const MESSAGE_GATHERED: usize = 64 * MIB;
 const MESSAGE_ROOM: usize = MIB;
 /// No frame is longer, whatever it carries and by whichever transport.
 pub const FRAME_BYTES_MAX: usize = 512 * MIB;
-/// A link's queue has room for so many bytes, which is what protocols keep to …
+/// A link's queue has room for this many bytes, which is what protocols keep to …
 pub const LINK_QUEUE_BYTES: usize = 64 * MIB;
-/// … but while it has at most so many it takes one message of any length.
+/// … but while it has at most this many it takes one message of any length.
 pub const LINK_QUEUE_LOW: usize = LINK_QUEUE_BYTES / 4;
 /// Whatever waits on the bulk lane, short messages find so much room on the control lane.
 pub const LINK_RESERVE: usize = MIB;
 /// A link is broken when more bytes than this are queued and another message comes: the sender does
 /// not look at the room. A handler that sends two of the longest messages in one turn, before the
-/// room shows it, and a proxy with as much under way as may be, stay below.
+/// room shows it, and a proxy with as much in progress as may be, stay below.
 pub const LINK_QUEUE_HARD: usize = 384 * MIB;
 
-/// Once the results of a batch have so many bytes, its further commands are not executed in it.
+/// Once the results of a batch have this many bytes, its further commands are not executed in it.
 pub const BATCH_REPLY_BYTES: usize = 64 * MIB;
-/// Once the replies of a request have so many bytes, its further commands are executed only if
+/// Once the replies of a request have this many bytes, its further commands are executed only if
 /// they answer with a line.
 pub const REQUEST_REPLY_BYTES: usize = 128 * MIB;
 /// A large answer does not wait beside answers that have more bytes than that together: it is
@@ -62,7 +62,7 @@ pub(crate) const HELD_SMALL: usize = MIB;
 /// The replies of a request have no more bytes.
 pub const REQUEST_REPLY_BYTES_MAX: usize = 392 * MIB;
 
-/// The longest command, all its arguments together, where values may have so many bytes.
+/// The longest command, all its arguments together, where values may have this many bytes.
 #[must_use]
 pub const fn command_bytes_max(value_bytes_max: usize) -> usize {
     let value = if value_bytes_max > VALUE_BYTES_MAX {
@@ -88,7 +88,7 @@ pub const fn batch_bytes_max(value_bytes_max: usize) -> usize {
 /// The longest batch that any configuration makes.
 pub const BATCH_BYTES_LIMIT: usize = batch_bytes_max(VALUE_BYTES_LIMIT);
 
-/// The longest reply to one command, where values may have so many bytes.
+/// The longest reply to one command, where values may have this many bytes.
 #[must_use]
 pub const fn reply_bytes_max(value_bytes_max: usize) -> usize {
     let least = 128 * MIB;
@@ -96,7 +96,7 @@ pub const fn reply_bytes_max(value_bytes_max: usize) -> usize {
     if value > least { value } else { least }
 }
 
-/// The room of a link whose queues have so many bytes, on the control lane and on all together:
+/// The room of a link whose queues have this many bytes, on the control lane and on all together:
 /// who sends large answers must see those that are still queued, on whatever lane.
 #[must_use]
 pub const fn link_room(control: usize, all: usize) -> usize {
@@ -110,8 +110,8 @@ pub const fn link_room(control: usize, all: usize) -> usize {
     if room > short { room } else { short }
 }
 
-/// Whether a link whose queue has room for so many bytes takes a message of this length: one that is
-/// longer than all of the room could otherwise never be sent.
+/// Whether a link whose queue has room for this many bytes takes a message of this length: one that
+/// is longer than all of the room could otherwise never be sent.
 #[must_use]
 pub const fn link_takes(room: usize, bytes: usize) -> bool {
     room >= bytes || room >= LINK_QUEUE_BYTES - LINK_QUEUE_LOW && bytes <= FRAME_BYTES_MAX

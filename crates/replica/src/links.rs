@@ -36,11 +36,11 @@ pub struct Model {
     pub delay: Duration,
     /// What it takes on top.
     pub jitter: Jitter,
-    /// Of a million frames, so many are lost. In an ordered transport a loss costs a round trip
+    /// Of a million frames, this many are lost. In an ordered transport a loss costs a round trip
     /// (at least [`RETRANSMISSION_MIN`]), doubled for each further loss, and whatever comes after
     /// waits.
     pub loss: u32,
-    /// Of a million frames, so many take `reorder_by` longer. In an ordered transport whatever
+    /// Of a million frames, this many take `reorder_by` longer. In an ordered transport whatever
     /// comes after waits.
     pub reorder: u32,
     /// See `reorder`.
@@ -178,14 +178,14 @@ impl Departures {
         x ^ (x >> 31)
     }
 
-    /// A link broke or came up: what was under way on it holds nothing back any more.
+    /// A link broke or came up: what was in progress on it holds nothing back any more.
     pub fn reset(&mut self, to: u16) {
         if let Some(way) = self.ways.get_mut(usize::from(to)) {
             *way = Way::default();
         }
     }
 
-    /// One more change, decided upon while the run goes on. Those that are over are forgotten.
+    /// One more change, decided upon while the run continues. Those that are over are forgotten.
     pub fn change(&mut self, now: Time, change: Change) {
         let lasts = |change: &Change| change.until.is_none_or(|until| now.0 < nanoseconds(until));
         self.links.changes.retain(lasts);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn control_lane_does_not_wait_until_all_of_the_bulk_lane_has_left() {
+    fn control_lane_does_not_wait_until_all_of_bulk_lane_has_left() {
         let mut slow = links(Model {
             bandwidth: 5_000_000,
             ..Model::default()
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distributions_have_their_means() {
+    fn distributions_have_their_means() {
         let delay = Duration::from_millis(10);
         let of = |jitter| {
             mean(&delays(
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_may_be_decided_upon_while_the_run_goes_on() {
+    fn change_may_be_decided_upon_while_the_run_goes_on() {
         let mut departures = Links::default().departures(0);
         assert_eq!(departures.depart(Time(5), 1, 0, 1), Some(Time(5)));
         let change = Change {
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_delays() {
+    fn same_seed_gives_the_same_delays() {
         let model = Model {
             jitter: Jitter::Exponential(Duration::from_millis(1)),
             ..Model::default()

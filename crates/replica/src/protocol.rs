@@ -265,7 +265,7 @@ pub trait Protocol: Sized + Send + 'static {
     type Promise: Wire + Send;
     /// What the log keeps per slot.
     type Record: Wire + Send;
-    /// What a snapshot must carry for the protocol to go on from it.
+    /// What a snapshot must carry for the protocol to continue from it.
     type Summary: Wire + Send;
     /// What the replica adds to the results of a batch that it executed.
     type ReplyHeader: Wire + Send;
@@ -440,7 +440,7 @@ pub struct Reply<H> {
 /// What must hold: every submission ends in exactly one `done`, at its deadline at the latest; a
 /// batch is retried as the same bytes, so that sessions see duplicates.
 pub trait Frontend<P: Protocol>: Sized + Send + 'static {
-    /// A frontend with nothing under way.
+    /// A frontend with nothing in progress.
     fn new(setup: FrontendSetup<P::Options>) -> Self;
     /// A batch of requests to carry out.
     fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, P>);
@@ -464,7 +464,7 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     fn on_link(&mut self, replica: ReplicaId, link: Link, ctx: &mut FrontendContext<'_, P>) {
         let _ = (replica, link, ctx);
     }
-    /// Whether the replica refused what would now be under way.
+    /// Whether the replica refused what would now be in progress.
     fn is_refused(&self) -> bool {
         false
     }
@@ -476,10 +476,10 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     fn members_are(&mut self, members: ReplicaSet, ctx: &mut FrontendContext<'_, P>) {
         let _ = (members, ctx);
     }
-    /// How many batches are under way.
+    /// How many batches are in flight.
     fn open(&self) -> usize;
-    /// Gives the batches under way away, as the epoch has ended: they are submitted again, whole, in
-    /// the next one. The frontend is not used any more.
+    /// Gives the batches in flight away, as the epoch has ended: they are submitted again, whole,
+    /// in the next one. The frontend is not used any more.
     fn take_open(&mut self) -> Vec<Submission>;
     /// How batches were committed, by path, if the protocol has several; as [`Status::paths`].
     fn paths(&self) -> Vec<(&'static str, u64)> {

@@ -40,11 +40,11 @@ pub struct SessionId {
     pub number: u64,
 }
 
-/// The most requests that a session may have under way.
+/// The most requests that a session may have in progress.
 pub const SESSION_WINDOW_MAX: u16 = 1024;
-/// So many numbers of an owner are remembered as opened above one that is not. An owner that opens
-/// sessions for all its clients at once has that many requests to open under way, in batches that
-/// overtake each other; whoever comes after the window is refused permanently.
+/// This many numbers of an owner are remembered as opened above one that is not. An owner that
+/// opens sessions for all its clients at once has that many requests to open in progress, in
+/// batches that overtake each other; whoever comes after the window is refused permanently.
 pub const OPENED_ABOVE_MAX: usize = 1 << 14;
 /// The most sessions of a cluster.
 pub const SESSIONS_MAX: usize = 1 << 20;
@@ -220,7 +220,7 @@ impl Sessions {
     /// An epoch begins at this time of the log, with this lifetime. Who has not been outlived by then
     /// counts as renewed, as a shorter lifetime would end all at once; who has been, or could have
     /// been, does not come back under a longer one: a copy of a request that was answered may still
-    /// be under way.
+    /// be in progress.
     pub fn enter_epoch(&mut self, lifetime: Duration, kept: KeptReplies, base: CommandTime) {
         self.remove_outlived(base);
         let outlived = CommandTime(base.0.saturating_sub(self.lifetime));
@@ -325,7 +325,7 @@ impl Sessions {
         }
         if self.owner(id.owner, time).is_none() {
             // An owner that could have been here before and been outlived must not come back: its
-            // old requests may still be under way somewhere.
+            // old requests may still be in progress somewhere.
             let late = self.outlived(started, time) || started < self.opens_from;
             if late || self.count >= SESSIONS_MAX {
                 return RequestStatus::OpenRefused;
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_gets_the_first_reply_and_nothing_runs_twice() {
+    fn retry_gets_the_first_reply_and_nothing_runs_twice() {
         let mut sessions = sessions();
         assert!(sessions.execute(ID, 1, at(1), Some(b"one")));
         assert_eq!(
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_session_is_never_made_again() {
+    fn ended_session_is_never_made_again() {
         let mut sessions = sessions();
         sessions.close(ID, at(1));
         assert_eq!(
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlived_owner_cannot_open_again_under_its_old_start() {
+    fn outlived_owner_cannot_open_again_under_its_old_start() {
         let mut sessions = sessions();
         assert_eq!(sessions.renew(5, at(100)), RequestStatus::SessionUnknown);
         assert_eq!(sessions.len(), 0);
@@ -687,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_whose_clock_is_ahead_is_not_opened_twice() {
+    fn owner_whose_clock_is_ahead_is_not_opened_twice() {
         let mut sessions = Sessions::new(Duration::from_secs(60));
         assert_eq!(sessions.open(ID, at(40), at(1)), RequestStatus::Done);
         assert!(sessions.execute(ID, 1, at(1), Some(b"one")));
@@ -711,13 +711,13 @@ mod tests {
     }
 
     #[test]
-    fn longer_lifetime_of_the_next_epoch_revives_nobody_who_was_outlived() {
+    fn longer_lifetime_of_next_epoch_revives_nobody_who_was_outlived() {
         let mut sessions = sessions();
         assert!(sessions.execute(ID, 1, at(1), Some(b"one")));
         let kept = KeptReplies::default();
         sessions.enter_epoch(Duration::from_secs(1000), kept, at(100));
         for _ in 0..2 {
-            // Its old requests may still be under way.
+            // Its old requests may still be in progress.
             let again = sessions.open(ID, at(0), at(101));
             assert_eq!(again, RequestStatus::OpenRefused);
             let other = SessionId {
@@ -803,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_that_arrives_late_does_not_reopen() {
+    fn open_that_arrives_late_does_not_reopen() {
         let mut sessions = sessions();
         let second = SessionId {
             owner: 5,
@@ -823,7 +823,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_ten_thousand_opens_may_arrive_last_and_one_beyond_the_window_is_refused() {
+    fn first_of_ten_thousand_opens_may_arrive_last_and_one_beyond_window_is_refused() {
         let of = |number| SessionId { owner: 5, number };
         for (behind, expected) in [
             (10_000, RequestStatus::Done),

@@ -105,7 +105,7 @@ pub enum SnapshotProgress {
     Done,
 }
 
-/// Bytes of a snapshot that make no sense.
+/// Bytes of a snapshot that are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("snapshot refused: {0}")]
 pub struct RestoreError(pub String);
@@ -178,7 +178,7 @@ pub trait StateMachine: Send + 'static {
         let _ = seed;
     }
 
-    /// Starts a snapshot of the state as it is now. A snapshot that was under way is dropped.
+    /// Starts a snapshot of the state as it is now. A snapshot that was in progress is dropped.
     ///
     /// The default keeps nothing and suits machines whose [`Self::snapshot_chunk`] writes all of
     /// a small state in its first call.
@@ -190,7 +190,7 @@ pub trait StateMachine: Send + 'static {
     /// with a small state may write it whole there.
     fn snapshot_chunk(&mut self, out: &mut Vec<u8>, budget: usize) -> SnapshotProgress;
 
-    /// Forgets the snapshot under way, if there is one.
+    /// Forgets the snapshot in progress, if there is one.
     fn abandon_snapshot(&mut self) {}
 
     /// Empties the state: a restore follows. The default does nothing, for machines that replace
@@ -270,7 +270,7 @@ pub trait StateMachine: Send + 'static {
         DigestBegun::Unsupported
     }
 
-    /// Goes on with the digest for about `budget` bytes of the state, less than a millisecond's
+    /// Continues with the digest for about `budget` bytes of the state, less than a millisecond's
     /// work, and gives it at the end. Commands are applied between two calls; the digest must
     /// still be that of [`Self::begin_digest`], and no copy of the state should be made for it.
     fn digest_step(&mut self, budget: usize) -> Option<u128> {

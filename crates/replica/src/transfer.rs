@@ -19,13 +19,14 @@
 //!
 //! The parts are appended to the file of the state, behind it, so that neither side keeps them in
 //! memory. Meanwhile the state is restored from that file, and then what follows it is executed:
-//! the feed goes on all the time. Only when that has come near its end does the fetcher ask for an
-//! end, the summary of a checkpoint at the donor's last slot; the protocol goes on from there, a
-//! few round trips later. A feed that breaks off before leaves the state, which stands alone then.
+//! the feed continues all the time. Only when that has come near its end does the fetcher ask for
+//! an end, the summary of a checkpoint at the donor's last slot; the protocol continues from there,
+//! a few round trips later. A feed that breaks off before leaves the state, which stands alone
+//! then.
 //!
 //! The donor keeps no other state. A lost message is asked for again by a timer; a donor that stays
 //! silent is left for the next one. What has come stays, across a restart of the fetcher, too: a
-//! donor that has the same file, as its origin tells, goes on from there. One that has not gives
+//! donor that has the same file, as its origin tells, continues from there. One that has not gives
 //! its own from the beginning, and only then is the old part thrown away.
 
 use crate::{
@@ -44,15 +45,15 @@ pub(crate) const PIECE: usize = 256 * 1024;
 pub(crate) const RETRY: Duration = Duration::from_millis(300);
 /// A donor that has not answered this often in a row is left for the next …
 const TRIES: u32 = 3;
-/// … but once more for so many bytes that it has given, as these are lost then …
+/// … but once more for this many bytes that it has given, as these are lost then …
 const TRY_BYTES: u64 = 8 << 20;
 /// … and no more than this in all: for so long donors keep a snapshot that is asked for.
 const TRIES_MAX: u32 = 30;
-/// So many bytes are asked for at once at first, and by one piece more whenever one has come …
+/// This many bytes are asked for at once at first, and by one piece more whenever one has come …
 const WINDOW_MIN: u64 = 1 << 20;
-/// … up to so many: half of what 1 Gbit/s carries in 100 ms, and room for the bursts of others.
+/// … up to this many: half of what 1 Gbit/s carries in 100 ms, and room for the bursts of others.
 pub(crate) const WINDOW_MAX: u64 = 8 << 20;
-/// A donor gives pieces ahead of others only where the link has room for so many bytes.
+/// A donor gives pieces ahead of others only where the link has room for this many bytes.
 pub(crate) const AHEAD_ROOM: usize = 4 * PIECE;
 /// A world keeps a snapshot readable for so long after it was read last, though newer ones have
 /// replaced it, as peers that fetch it ask again by then …
@@ -60,7 +61,7 @@ pub const SNAPSHOT_OPEN_FOR: Duration = Duration::from_secs(15);
 /// … and of these no more than this: the disk space of others is given back. A node remembers the
 /// origins of as many.
 pub const SNAPSHOTS_OPEN_MAX: usize = 4;
-/// So many promises of a snapshot and none that came.
+/// This many promises of a snapshot and none that came.
 const PROMISES: u32 = 20;
 
 /// A state that could not be saved is asked for again after this pause, which doubles each time …
@@ -101,8 +102,8 @@ pub(crate) enum TransferMessage {
         /// The donor executes commands besides.
         busy: bool,
     },
-    /// No snapshot covers it. If the donor itself has come that far one is coming, of which so many
-    /// bytes have been written; what is executed after it may be kept, too.
+    /// No snapshot covers it. If the donor itself has come that far one is coming, of which this
+    /// many bytes have been written; what is executed after it may be kept, too.
     NotYet { written: Option<u64>, kept: bool },
     /// Give the batches after this slot.
     Follow {
@@ -394,7 +395,7 @@ impl Fetch {
         self.promised_bytes
     }
 
-    /// The next question, if there is one now. So many bytes of the snapshot have been written
+    /// The next question, if there is one now. This many bytes of the snapshot have been written
     /// here: what comes must not gather in memory where the disk is slower.
     pub fn next_ask(&mut self, written: u64, now: Time) -> Option<TransferMessage> {
         if self.following.is_some() {
@@ -532,7 +533,7 @@ impl Fetch {
         offset == self.offset
     }
 
-    /// Takes note of so many bytes; gives the next ones if they are here.
+    /// Takes note of this many bytes; gives the next ones if they are here.
     pub fn advance(&mut self, bytes: u64) {
         self.offset += bytes;
         self.asked = self.asked.max(self.offset);
@@ -670,7 +671,7 @@ impl Fetch {
         self.fed |= self.snapshot.is_none() && !self.stands_alone;
     }
 
-    /// The donor says that a snapshot is coming, of which so many bytes have been written. One of
+    /// The donor says that a snapshot is coming, of which this many bytes have been written. One of
     /// what was executed before it was final may never become final, so that others are asked when
     /// it has not grown for a while.
     pub fn on_promise(&mut self, written: u64) {
@@ -731,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_a_file_without_origin_is_not_gone_on_with_elsewhere() {
+    fn what_came_of_file_without_origin_is_not_gone_on_with_elsewhere() {
         let mut fetch = fetch();
         fetch.begin(SnapshotFile::default(), 1 << 30, Time(0));
         fetch.advance(100 << 20);

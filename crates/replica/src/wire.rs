@@ -51,7 +51,7 @@ pub trait Wire: Sized {
         Reader::new(bytes).all()
     }
 
-    /// The same within an epoch of so many members: replicas that are not members, and lists with
+    /// The same within an epoch of this many members: replicas that are not members, and lists with
     /// one element per member of another length, are refused wherever they stand in the value.
     ///
     /// # Errors
@@ -330,7 +330,7 @@ impl Reader {
         }
     }
 
-    /// Reads bytes that belong to an epoch of so many members.
+    /// Reads bytes that belong to an epoch of this many members.
     #[must_use]
     pub const fn within(bytes: Bytes, members: usize) -> Self {
         Self {
@@ -540,7 +540,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_of_a_frame_is_what_it_is_of_its_bytes_wherever_its_parts_end() {
+    fn piece_of_frame_is_what_it_is_of_its_bytes_wherever_its_parts_end() {
         let whole: Vec<u8> = (0..20).collect();
         let bytes = Bytes::from(whole.clone());
         let frame = Frame {
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_of_several_parts_is_written_as_one() {
+    fn payload_of_several_parts_is_written_as_one() {
         let large = Bytes::from(alloc::vec![7; SHARED_MIN]);
         let frame = Frame::from(large.clone()).prefixed(Bytes::from_static(b"head"));
         let mut scratch = BytesMut::new();

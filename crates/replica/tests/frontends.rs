@@ -224,7 +224,7 @@ impl Place {
 }
 
 #[test]
-fn a_frontend_inside_a_replica_hears_from_all_replicas() {
+fn frontend_inside_a_replica_hears_from_all_replicas() {
     let (mut here, mut there) = (Place::new(0, 11), Place::new(1, 12));
     here.submit(11);
     let own = [(11, 0, "message"), (11, 0, "reply")];
@@ -254,7 +254,7 @@ fn what_was_meant_for_an_earlier_run_does_not_reach_the_next() {
 }
 
 #[test]
-fn seal_that_a_server_or_a_client_submits_is_refused_and_reaches_no_frontend() {
+fn seal_that_server_or_client_submits_is_refused_and_reaches_no_frontend() {
     let mut builder = BatchBuilder::new();
     builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
     builder.push(CommandId::default(), RequestKind::Seal, 0, b"another epoch");

@@ -236,7 +236,7 @@ fn what_one_empty_batch_leaves_goes_with_the_next_ones_soon() {
 }
 
 #[test]
-fn a_deadline_that_the_log_does_not_reach_is_not_chased_without_a_pause() {
+fn deadline_that_log_does_not_reach_is_not_chased_without_pause() {
     // The leader, and one that steps in for it.
     for id in [0, 1] {
         let world = Outside::default();

@@ -25,7 +25,7 @@ use std::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const LARGE: usize = 1 << 20;
-/// So many large messages are eight times the largest cache.
+/// This many large messages are eight times the largest cache.
 const POOL: usize = 256;
 const SMALL: usize = 64;
 const SMALL_COUNT: usize = 20_000;
@@ -40,7 +40,7 @@ struct Row {
     name: &'static str,
     transport: &'static str,
     members: usize,
-    /// Bytes of a message; how many; how many are under way.
+    /// Bytes of a message; how many; how many are in flight.
     load: (usize, usize, usize),
     spin: Duration,
     options: &'static [&'static str],

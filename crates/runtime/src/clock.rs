@@ -20,7 +20,7 @@ use std::{
 const ESTIMATE_AGE_MAX: Duration = Duration::from_secs(1);
 /// A correction that is off by more is a step.
 const STEP: u64 = 100_000_000;
-/// A smaller one changes by no more than one part in so many.
+/// A smaller one changes by no more than one part in this many.
 const SLEW: u64 = 20;
 /// The system's clock was set when it and the monotonic one differ by more than this.
 const SET: u64 = 10_000_000;
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_follows_what_is_agreed_and_tells_how_good_that_is() {
+    fn clock_follows_what_is_agreed_and_tells_how_good_that_is() {
         let clock = Clock::new(1_000_000_000);
         let agreement = Agreement {
             correction: -1_000_000_000,

@@ -1,7 +1,7 @@
 //! Becoming a member of a cluster that runs: one more, or in the place of one that is lost.
 //!
 //! ```text
-//!   directory: who this is ──► seed: a member ──► the cluster goes on in an epoch with this replica
+//!   directory: who this is ──► seed: a member ──► the cluster continues in an epoch with this replica
 //!        ▲ started again: the same ──┘ asked again until it is, or told why not
 //!        └── epoch, members, options, limits ──► Config ──► Replica::start ──► the state is fetched
 //! ```
@@ -54,9 +54,9 @@ pub(crate) enum Failure {
 }
 
 /// Makes `config` that of a member: of the epoch that its data directory knows, or else of one that
-/// the cluster goes on in for its sake. Of `config` are needed the data directory, the secret, where
-/// there is none the cluster's id, and what is each member's own: addresses (with `peer_announce`),
-/// journal, threads.
+/// the cluster continues in for its sake. Of `config` are needed the data directory, the secret,
+/// where there is none the cluster's id, and what is each member's own: addresses (with
+/// `peer_announce`), journal, threads.
 ///
 /// # Errors
 /// Why it is none, and what to do.

@@ -17,7 +17,7 @@ use std::{collections::VecDeque, time::Duration};
 
 /// Samples kept of each peer.
 const SAMPLES_MAX: usize = 64;
-/// Of so many samples one of the shortest round trips is looked at for the deviation.
+/// Of this many samples one of the shortest round trips is looked at for the deviation.
 const SHARE: usize = 4;
 /// Nanoseconds that two clocks may drift apart in a second.
 const DRIFT: u64 = 100_000;
@@ -88,7 +88,7 @@ impl PeerClock {
         let difference = |a: u64, b: u64| i128::from(a) - i128::from(b);
         let there = difference(of.left, of.came);
         let round = difference(of.back, of.sent) - there;
-        // Either clock was set while the exchange was under way.
+        // Either clock was set while the exchange was in progress.
         let strayed = difference(of.back, of.sent) - i128::from(of.took);
         let Ok(round) = u64::try_from(round) else {
             return false;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_true_offset_lies_within_the_bound_whatever_the_ways_there_and_back() {
+    fn true_offset_lies_within_bound_whatever_ways_there_and_back() {
         let mut clock = PeerClock::default();
         assert_eq!(clock.standing(Time(0)), None);
         for (turn, (there, back)) in [(300, 90), (50, 2_000), (60, 50), (900, 900), (70, 900)]
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deviation_is_that_of_the_shortest_round_trips() {
+    fn deviation_is_that_of_the_shortest_round_trips() {
         let mut clock = PeerClock::default();
         for turn in 0..40 {
             // Every other one is slow, and each by another way.
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_is_believed_at_once() {
+    fn clock_that_was_set_is_believed_at_once() {
         let mut clock = PeerClock::default();
         for turn in 0..20 {
             add(&mut clock, turn * MS, 0, 50_000, 50_000);

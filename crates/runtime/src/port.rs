@@ -2,12 +2,12 @@
 //! [`crate::Handle`].
 //!
 //! ```text
-//!   Request ──► ordered queue ──► one batch under way, one session in sequence ──► Done
+//!   Request ──► ordered queue ──► one batch in progress, one session in sequence ──► Done
 //!          │                  └─► a full one beside it, four at most ─────────────► Done
 //!          └──► read queue ─────► any number of batches ──────────────────────────► Done
 //! ```
 //!
-//! The next ordered batch takes everything that came while one is under way. But one that is full
+//! The next ordered batch takes everything that came while one is in progress. But one that is full
 //! waits for none: while large commands are copied and sent, those before them are on their way and
 //! those before these are executed. Commands of which none has been answered may then overtake each
 //! other.
@@ -27,9 +27,9 @@ pub(crate) const PORT_BATCHES: u64 = 1 << 62;
 /// The session window allows no more requests in one batch.
 const BATCH_REQUESTS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = limits::BATCH_GATHERED;
-/// A batch of so many bytes is full.
+/// A batch of this many bytes is full.
 const BATCH_BYTES_FULL: usize = 1 << 20;
-/// So many full ones may be under way.
+/// This many full ones may be in progress.
 const UNDER_WAY_MAX: usize = 4;
 const QUEUE_BYTES_MAX: usize = 256 << 20;
 const READS_MAX: usize = 64;
@@ -105,7 +105,7 @@ impl Port {
         }
     }
 
-    /// The same for a configuration with values of so many bytes.
+    /// The same for a configuration with values of this many bytes.
     pub const fn with_values(mut self, value_bytes_max: usize) -> Self {
         self.request_bytes_max = limits::request_bytes_max(value_bytes_max);
         self
@@ -217,7 +217,7 @@ impl Port {
     fn submit_ordered(&mut self, now: Time, submissions: &mut Vec<Submission>) {
         let alone = self.under_way.is_empty();
         if alone && self.open && now.since(self.used_at) > self.lifetime / 2 {
-            // It may be about to end; with nothing under way another one costs nothing.
+            // It may be about to end; with nothing in progress another one costs nothing.
             self.give_up_session();
         }
         let mut closing = 0;
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_owner_tries_again_as_another_and_nothing_is_lost() {
+    fn refused_owner_tries_again_as_another_and_nothing_is_lost() {
         let mut port = port();
         let answer = push(&mut port, Level::Ordered, b"a");
         let batch = collect(&mut port, Time(1));
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_do_not_wait_for_each_other_and_a_silent_session_is_replaced() {
+    fn reads_do_not_wait_for_each_other_and_silent_session_is_replaced() {
         let mut port = port();
         let write = push(&mut port, Level::Ordered, b"w");
         let read = push(&mut port, Level::Linearizable, b"r");

@@ -94,8 +94,8 @@ pub(crate) struct Receiver<T> {
     from: Arc<Bell>,
 }
 
-/// A ring of so many slots (at least one), whose items together count for no more than `bytes_max`
-/// bytes, unless there is only one. `from` wakes the sender, `to` the receiver.
+/// A ring of this many slots (at least one), whose items together count for no more than
+/// `bytes_max` bytes, unless there is only one. `from` wakes the sender, `to` the receiver.
 pub(crate) fn ring<T>(
     slots: usize,
     bytes_max: usize,
@@ -142,8 +142,8 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Adds an item that counts for so many bytes. Wakes nobody: [`Self::ring`] does, once for all
-    /// that was pushed.
+    /// Adds an item that counts for this many bytes. Wakes nobody: [`Self::ring`] does, once for
+    /// all that was pushed.
     ///
     /// # Errors
     /// Gives the item back when there is no room; the bell of this end rings when there is. Whoever
@@ -272,7 +272,7 @@ mod tests {
     /// A thread that waits for room and a thread that never does, each filling a ring that the
     /// other empties: what goes round is all there, in order, however small the rings.
     #[test]
-    fn nothing_is_lost_and_nobody_sleeps_over_something_however_small_the_rings_are() {
+    fn nothing_is_lost_and_nobody_sleeps_over_something_however_small_rings_are() {
         const ITEMS: u64 = 20_000;
         for (there, back) in [(1, 1), (1, 2), (2, 1), (7, 3)] {
             let (mut near_poll, near) = polled();

@@ -141,7 +141,7 @@ impl Check {
         ))))
     }
 
-    /// Goes on up to the file's present end; `state` reads the state, if it is given.
+    /// Continues up to the file's present end; `state` reads the state, if it is given.
     fn go_on(
         &mut self,
         file: &File,
@@ -447,7 +447,7 @@ impl Snapshots {
         self.order(Order::Abandon);
     }
 
-    /// The snapshot under way could not be saved.
+    /// The snapshot in progress could not be saved.
     pub fn failed(&mut self) {
         self.close_incoming();
     }

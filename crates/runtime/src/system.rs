@@ -90,7 +90,7 @@ pub(crate) fn read_process(
     // is this one, the bytes are copied from wherever they are as they are there.
     let count = unsafe { libc::process_vm_readv(process, &here, 1, &there, 1, 0) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel has just written so many bytes at the start of the spare capacity.
+    // SAFETY: the kernel has just written this many bytes at the start of the spare capacity.
     unsafe { buffer.advance_mut(count) };
     Ok(count)
 }
@@ -101,7 +101,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_wait_ends_no_sooner_than_asked_for_and_at_once_when_something_happens() {
+    fn wait_ends_no_sooner_than_asked_for_and_at_once_when_something_happens() {
         let events = mio::Poll::new().expect("a poll");
         for wait in [Duration::from_micros(1), Duration::from_micros(1_300)] {
             let begun = Instant::now();

@@ -70,7 +70,7 @@ fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
 }
 
 /// Three replicas of a protocol, linked by a transport, execute what all are asked for; with
-/// several threads each when there are to be rings of so many slots.
+/// several threads each when there are to be rings of this many slots.
 fn executes_everything_once_over(transport: Transport, protocol: &str, rings: Option<usize>) {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
@@ -125,7 +125,7 @@ fn every_protocol_executes_every_command_once_over_shared_memory() {
 }
 
 #[test]
-fn a_clock_that_is_wrong_and_that_nothing_disciplines_is_corrected_to_the_others() {
+fn clock_that_is_wrong_and_that_nothing_disciplines_is_corrected_to_others() {
     const WRONG: i64 = 3_000_000_000;
     const NEAR: u64 = 500_000_000;
     let directory = tempfile::tempdir().expect("a directory");
@@ -158,7 +158,7 @@ fn a_clock_that_is_wrong_and_that_nothing_disciplines_is_corrected_to_the_others
 
 /// The first replica leads where one does.
 #[test]
-fn clock_far_ahead_at_the_first_start_does_not_move_the_logs_time() {
+fn clock_far_ahead_at_first_start_does_not_move_logs_time() {
     const HOUR: i64 = 3_600_000_000_000;
     for entry in quintet_protocols::PROTOCOLS {
         let directory = tempfile::tempdir().expect("a directory");
@@ -183,7 +183,7 @@ fn clock_far_ahead_at_the_first_start_does_not_move_the_logs_time() {
 }
 
 #[test]
-fn a_stopped_cluster_on_disk_has_all_its_data_when_it_starts_again() {
+fn stopped_cluster_on_disk_has_all_its_data_when_it_starts_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
     for _ in 0..50 {
@@ -218,7 +218,7 @@ fn two_of_three_go_on_and_the_third_catches_up_after_its_return() {
 }
 
 #[test]
-fn a_replica_that_missed_more_than_the_log_holds_fetches_a_snapshot() {
+fn replica_that_missed_more_than_log_holds_fetches_snapshot() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Disk);
     cluster.padding = 3 << 20;
@@ -256,7 +256,7 @@ fn a_replica_that_missed_more_than_the_log_holds_fetches_a_snapshot() {
 }
 
 #[test]
-fn a_single_replica_needs_nobody() {
+fn single_replica_needs_nobody() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
     assert_eq!(cluster.add(0, 4), 4);
@@ -299,7 +299,7 @@ fn without_a_quorum_the_answer_is_an_error_within_the_deadline() {
 }
 
 #[test]
-fn a_wiped_directory_under_an_old_identity_is_refused_by_the_peers() {
+fn wiped_directory_under_old_identity_is_refused_by_peers() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
     cluster.add(0, 5);
@@ -319,7 +319,7 @@ fn a_wiped_directory_under_an_old_identity_is_refused_by_the_peers() {
 }
 
 #[test]
-fn a_port_in_use_names_the_port_and_the_setting() {
+fn port_in_use_names_the_port_and_the_setting() {
     let directory = tempfile::tempdir().expect("a directory");
     let (cluster, listeners) = Cluster::prepare(directory.path(), 1, Durability::Disk);
     let error = Replica::start(cluster.configs[0].clone(), Box::<Counter>::default());
@@ -335,7 +335,7 @@ fn a_port_in_use_names_the_port_and_the_setting() {
 }
 
 #[test]
-fn a_replica_whose_journal_cannot_grow_stops_with_the_storage_s_code() {
+fn replica_whose_journal_cannot_grow_stops_with_storage_s_code() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
     cluster.add(0, 1);
@@ -504,7 +504,7 @@ fn goes_on_while(cluster: &Cluster, id: usize, given: impl Fn() -> bool) -> bool
 }
 
 #[test]
-fn view_that_has_shrunk_below_a_majority_of_the_epoch_serves_its_clients() {
+fn view_that_has_shrunk_below_majority_of_epoch_serves_its_clients() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut cluster, listeners) = Cluster::prepare(directory.path(), 5, Durability::Memory);
     for config in &mut cluster.configs {

@@ -1,4 +1,4 @@
-//! A running cluster goes on with other protocols and other options.
+//! A running cluster continues with other protocols and other options.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -69,7 +69,7 @@ fn restart_all(cluster: &mut Cluster) {
 }
 
 #[test]
-fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
+fn cluster_goes_through_protocols_and_finds_last_one_after_restart() {
     let (_directory, mut cluster, mut sum) = started(3, Durability::Disk);
     for (number, name) in ["chain_paxos", "nezha", "derecho", "multipaxos"]
         .iter()

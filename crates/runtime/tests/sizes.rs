@@ -163,7 +163,7 @@ fn sizes_pass_from((mut leads, mut follows): (Client, Client), name: &str, longe
     let answer = leads.ask_until_answered(&transaction);
     assert_eq!(answer, "*2", "{name}: the longest transaction");
     assert_eq!([leads.line(), leads.line()], ["+OK", "+OK"]);
-    // A read of it comes back whole, elsewhere too; and the cluster goes on.
+    // A read of it comes back whole, elsewhere too; and the cluster continues.
     assert_eq!(
         follows.ask_until_answered(&[&[b"GET", b"a"]]),
         format!("${limit}")
@@ -242,7 +242,7 @@ fn accepted_sizes_pass_through_proxies() {
 }
 
 #[test]
-fn replies_that_exceed_a_request_are_errors_also_after_a_restart() {
+fn replies_that_exceed_request_are_errors_also_after_restart() {
     let _alone = alone();
     let directory = tempfile::tempdir().expect("a directory");
     let (tcp, disk) = (Transport::Tcp, Durability::Disk);

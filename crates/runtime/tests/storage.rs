@@ -97,7 +97,7 @@ fn is_repaired(cluster: &mut Cluster, damaged: usize, sum: u64) {
 }
 
 #[test]
-fn a_damaged_record_is_repaired_from_the_peers_wherever_it_stands() {
+fn damaged_record_is_repaired_from_the_peers_wherever_it_stands() {
     // The first, one in the middle, and the last, which nothing in the journal proves.
     for nth in [0, 10, usize::MAX] {
         let directory = tempfile::tempdir().expect("a directory");
@@ -117,7 +117,7 @@ fn a_damaged_record_is_repaired_from_the_peers_wherever_it_stands() {
 }
 
 #[test]
-fn a_lost_journal_is_repaired_from_the_peers() {
+fn lost_journal_is_repaired_from_the_peers() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = stopped(directory.path(), 5);
     fs::remove_dir_all(data(&cluster, 2).join("journal")).expect("it is there");
@@ -165,7 +165,7 @@ fn corrupt_minority_becomes_leader() {
 }
 
 #[test]
-fn a_single_replica_refuses_to_start_with_segment_offset_and_remedy() {
+fn single_replica_refuses_to_start_with_segment_offset_and_remedy() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
     for _ in 0..9 {
@@ -190,7 +190,7 @@ fn a_single_replica_refuses_to_start_with_segment_offset_and_remedy() {
 }
 
 #[test]
-fn an_unfinished_write_at_the_end_is_cut_off_and_nothing_else() {
+fn unfinished_write_at_the_end_is_cut_off_and_nothing_else() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
     for _ in 0..9 {
@@ -221,7 +221,7 @@ fn an_unfinished_write_at_the_end_is_cut_off_and_nothing_else() {
 }
 
 #[test]
-fn one_damaged_copy_of_the_promises_is_mended_and_two_are_refused() {
+fn one_damaged_copy_of_promises_is_mended_and_two_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = stopped(directory.path(), 3);
     let promises = data(&cluster, 0).join("promises");
@@ -315,7 +315,7 @@ fn snapshot_files(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_damaged_newest_snapshot_is_replaced_by_the_older_one_and_the_log() {
+fn damaged_newest_snapshot_is_replaced_by_older_one_and_log() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = with_snapshots(directory.path(), 1);
     let path = data(&cluster, 0);
@@ -348,7 +348,7 @@ fn a_damaged_newest_snapshot_is_replaced_by_the_older_one_and_the_log() {
 }
 
 #[test]
-fn without_any_snapshot_left_a_replica_is_repaired_from_its_peers() {
+fn without_any_snapshot_left_replica_is_repaired_from_its_peers() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = with_snapshots(directory.path(), 3);
     for file in snapshot_files(&data(&cluster, 1)) {
@@ -360,7 +360,7 @@ fn without_any_snapshot_left_a_replica_is_repaired_from_its_peers() {
 /// Together with the damaged journal goes the log between the two snapshots: should the newer one
 /// be damaged later, the older one and the new log would not be all that there was.
 #[test]
-fn the_snapshot_that_a_journal_was_begun_again_on_has_no_substitute() {
+fn snapshot_that_a_journal_was_begun_again_on_has_no_substitute() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = with_snapshots(directory.path(), 3);
     let path = data(&cluster, 1);

@@ -8,7 +8,7 @@
 //! `cargo run -p quintet-simulator --example conformance -- multipaxos partition` plays all
 //! scenarios with "partition" in their names.
 
-use quintet_simulator::conformance::{Played, SCENARIOS, judge, protocols};
+use quintet_simulator::conformance::{Played, SCENARIOS, protocols, verdict};
 use std::{error::Error, process::ExitCode, time::Instant};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -31,7 +31,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut failed = 0;
     for name in names {
         let began = Instant::now();
-        let verdict = judge(name, filter, &options, &counts)?;
+        let verdict = verdict(name, filter, &options, &counts)?;
         let (mut passed, mut skipped) = (0, 0);
         for (scenario, performances) in &verdict.scenarios {
             let mut line = String::new();

@@ -1,7 +1,7 @@
 //! Generates recorded histories and judges them, for comparison with other checkers.
 //!
 //! ```text
-//!   histories generate COUNT SEED     COUNT histories on standard output, half of them spoilt
+//!   histories generate COUNT SEED     COUNT histories on standard output, half of them corrupted
 //!   histories judge FILE              a line per history: NAME linearizable|impossible|unknown
 //!   histories big OPERATIONS KEYS CLIENTS UNKNOWN TRANSACTIONS SEED      one large history
 //! ```
@@ -50,7 +50,7 @@ fn generate(count: u64, seed: u64) -> std::io::Result<()> {
     out.flush()
 }
 
-fn judge(path: &str) -> Result<(), Box<dyn Error>> {
+fn verdict(path: &str) -> Result<(), Box<dyn Error>> {
     let limits = Limits::default();
     for recording in read_all(BufReader::new(File::open(path)?))? {
         let verdict = match check(&recording.operations, &limits).verdict {
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["generate", count, seed] => generate(count.parse()?, seed.parse()?)?,
-        ["judge", path] => judge(path)?,
+        ["judge", path] => verdict(path)?,
         [
             "big",
             operations,

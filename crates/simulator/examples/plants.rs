@@ -70,7 +70,7 @@ fn search(mut campaign: Campaign, seeds: u64) -> Option<(u64, String)> {
 fn scenario(words: &str, name: &str) -> Option<(u64, String)> {
     let (protocol, scenario) = words.trim().split_once(' ')?;
     let options = [(String::from("plant"), name.to_string())];
-    let verdict = conformance::judge(protocol, scenario, &options, &[]).ok()?;
+    let verdict = conformance::verdict(protocol, scenario, &options, &[]).ok()?;
     let what = verdict.failures().into_iter().next()?;
     Some((0, format!("{protocol}, {what}")))
 }

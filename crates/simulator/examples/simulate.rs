@@ -1,7 +1,7 @@
 //! Runs a campaign from the library, without the `quintet` binary.
 //!
 //! ```text
-//!   simulate PROTOCOL REPLICAS A..B FAULTS [WORD]…      judges the seeds, prints the report
+//!   simulate PROTOCOL REPLICAS A..B FAULTS [WORD]…      checks the seeds, prints the report
 //!   simulate PROTOCOL REPLICAS A..trace FAULTS [WORD]…  shows all that happens in seed A
 //!
 //!   WORD = disk | memory | datagram | plant=NAME | machine=NAME | OPTION=VALUE

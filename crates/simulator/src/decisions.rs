@@ -102,7 +102,9 @@ impl Event {
             Self::Connect { a, .. } => Scope::Place(*a),
             Self::LinkTold { at, .. } => Scope::Place(*at),
             Self::Turn { client } | Self::Resubmit { client } => Scope::Client(*client),
-            Self::Strike { strike, .. } | Self::StrikeEnds { strike } => Scope::Fault(*strike),
+            Self::Injection { injection, .. } | Self::InjectionEnds { injection } => {
+                Scope::Fault(*injection)
+            }
             // Kinds of events that this list does not know yet.
             #[allow(unreachable_patterns)]
             _ => Scope::World,
@@ -115,7 +117,7 @@ impl Event {
 pub(crate) enum Ask {
     /// A number below this.
     Below(u64),
-    /// Yes in so many of 1,000 cases.
+    /// Yes in this many of 1,000 cases.
     Chance(u64),
     /// 64 bits: a seed or an id. There is no calm value for these.
     Bits,
@@ -149,8 +151,8 @@ pub(crate) struct Script {
     pub turns: Vec<TurnAt>,
     /// For each fault of the plan in the profile, what its number was.
     pub faults: Vec<u16>,
-    /// After healing clients go on when their listed turns are over, so that it shows whether the
-    /// cluster still commits.
+    /// After healing clients continue when their listed turns are over, so that it shows whether
+    /// the cluster still commits.
     pub goes_on: bool,
 }
 
@@ -185,7 +187,7 @@ impl Noting {
 pub(crate) struct Limits {
     /// The second phase begins then, instead of when everything drawn has happened.
     pub heal_at: Option<u64>,
-    /// The world ends then, judged by what was seen so far.
+    /// The world ends then, checked by what was seen so far.
     pub end_at: u64,
     /// Commits that the healed core must bring about.
     pub commits_min: u64,
@@ -221,8 +223,8 @@ pub(crate) struct Made {
     pub profiles: BTreeMap<String, toml::Value>,
     pub choices: Choices,
     pub turns: Vec<TurnAt>,
-    /// Faults that struck, by number.
-    pub struck: BTreeSet<u16>,
+    /// Faults that were injected, by number.
+    pub injected: BTreeSet<u16>,
     /// What each turn did, for people.
     pub does: Does,
     /// Decisions in all.
@@ -239,7 +241,7 @@ pub(crate) struct Decisions {
     labels: HashMap<usize, Site>,
     counts: HashMap<(Scope, Site), u32>,
     turns_taken: HashMap<u16, u32>,
-    /// The turn under way is nobody's choice: it is drawn from the seed.
+    /// The turn in progress is nobody's choice: it is drawn from the seed.
     unlisted: bool,
     made: Made,
 }
@@ -267,8 +269,8 @@ impl Decisions {
             }
             (scope, _) => scope,
         };
-        if let (Event::Strike { .. }, Scope::Fault(number)) = (event, scope) {
-            self.made.struck.insert(number);
+        if let (Event::Injection { .. }, Scope::Fault(number)) = (event, scope) {
+            self.made.injected.insert(number);
         }
         self.enter(scope);
     }
@@ -353,15 +355,15 @@ impl Decisions {
         self.in_profile = true;
     }
 
-    /// What the turn under way does, for people.
+    /// What the turn in progress does, for people.
     pub fn does(&mut self, what: Vec<String>) {
         if let Scope::Turn(client, turn) = self.scope {
             self.made.does.insert((client, turn), what);
         }
     }
 
-    /// A client could take its turn now; `judged` once the faults are over.
-    pub fn turn(&mut self, client: u16, now: u64, judged: bool) -> Turn {
+    /// A client could take its turn now; `checked` once the faults are over.
+    pub fn turn(&mut self, client: u16, now: u64, checked: bool) -> Turn {
         let taken = self.turns_taken.entry(client).or_default();
         let mut turn = *taken;
         if let Some(script) = &self.script {
@@ -369,7 +371,7 @@ impl Decisions {
                 .filter(|listed| listed.client == client && listed.turn >= turn)
                 .min_by_key(|listed| listed.turn);
             match next {
-                None if judged && script.goes_on => {
+                None if checked && script.goes_on => {
                     *taken = turn + 1;
                     (self.scope, self.unlisted) = (Scope::Turn(client, turn), true);
                     return Turn::Now;
@@ -440,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_decides_the_same_again_and_what_is_struck_out_is_calm() {
+    fn what_was_noted_decides_same_again_and_what_is_injected_out_is_calm() {
         let (mut random, noted) = Random::new(4).noted(None);
         let first = draw(&mut random);
         assert_eq!(first, draw(&mut Random::new(4)), "noting changes nothing");
@@ -463,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_in_one_scope_moves_nothing_in_another() {
+    fn edit_in_one_scope_moves_nothing_in_another() {
         let (mut random, noted) = Random::new(4).noted(None);
         draw_here(&mut random);
         let made = noted.lock().unwrap().take();

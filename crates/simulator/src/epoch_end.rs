@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   at a moment of the first phase ──► somebody offers the end of its epoch ──► others do, again
-//!     and again, while faults go on ──► healed: a last one, or none, and all go on as ever
+//!     and again, while faults continue ──► healed: a last one, or none, and all continue as ever
 //! ```
 //!
 //! What replicas tell of ends is for [`crate::checkers::past_seal`] to judge.

@@ -54,9 +54,9 @@ pub(crate) enum Event {
     /// An attack chooses other victims.
     AttackMoves { moves: u64, ends: u64 },
     /// Syncs that are held come to their next step.
-    HoldingMoves { strike: u16, step: Step },
+    HoldingMoves { injection: u16, step: Step },
     /// A leader that replicas are to hear no more comes to its next step.
-    OrphanMoves { strike: u16, step: orphan::Step },
+    OrphanMoves { injection: u16, step: orphan::Step },
     /// A replica stands still until a time.
     StandStill { node: u16, until: u64 },
     /// A crashed replica starts again.
@@ -68,9 +68,9 @@ pub(crate) enum Event {
     /// A client sends operations again that it does not know the outcome of.
     Resubmit { client: u16 },
     /// A fault of the plan begins.
-    Strike { strike: u16, tries: u8 },
+    Injection { injection: u16, tries: u8 },
     /// It ends.
-    StrikeEnds { strike: u16 },
+    InjectionEnds { injection: u16 },
     /// A replica offers the end of the epoch.
     OfferEnd,
     /// The world looks whether its phase is over.

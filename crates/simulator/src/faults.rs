@@ -394,9 +394,9 @@ impl Ground {
     }
 }
 
-/// One strike of a fault.
+/// One injection of a fault.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Strike {
+pub(crate) struct Injection {
     pub kind: Kind,
     pub at: u64,
     pub duration: u64,
@@ -408,7 +408,8 @@ pub(crate) struct Strike {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub kinds: Vec<Kind>,
-    pub strikes: Vec<Strike>,
+    #[serde(rename = "strikes")]
+    pub injections: Vec<Injection>,
 }
 
 /// How often a fault that nobody noticed strikes again.
@@ -438,7 +439,7 @@ impl Plan {
         self.draw_apart(kind, (0, wanted, false), lasts, ground, random);
     }
 
-    /// Adds strikes of a kind that is drawn apart, so that all else of a seed is as it would be
+    /// Adds injections of a kind that is drawn apart, so that all else of a seed is as it would be
     /// without. It is there when it was asked for, or in a share of the seeds in which it fits.
     fn draw_apart(
         &mut self,
@@ -456,7 +457,7 @@ impl Plan {
         }
         self.kinds.push(kind);
         for _ in 0..random.between(1, 2) {
-            self.strikes.push(Strike {
+            self.injections.push(Injection {
                 kind,
                 at: random.between(horizon / 50, horizon * 7 / 10),
                 duration: random.between(shortest, longest) * MILLISECOND,
@@ -465,7 +466,7 @@ impl Plan {
         }
     }
 
-    /// Draws the kinds and strikes of a seed.
+    /// Draws the kinds and injections of a seed.
     pub fn draw(ground: &Ground, random: &mut Random) -> Self {
         let (pool, horizon) = (ground.pool(), ground.horizon);
         // Some seeds see a few kinds, some see most of them.
@@ -499,7 +500,7 @@ impl Plan {
             });
         }
         kinds.sort_unstable();
-        let mut strikes = Vec::new();
+        let mut injections = Vec::new();
         // Faults that come close together find what single ones do not.
         let clusters: Vec<u64> = (0..random.between(1, 3))
             .map(|_| random.between(horizon / 50, horizon * 9 / 10))
@@ -549,7 +550,7 @@ impl Plan {
                     }
                     _ => random.between(horizon / 50, horizon * 9 / 10),
                 };
-                strikes.push(Strike {
+                injections.push(Injection {
                     kind: *kind,
                     at,
                     duration,
@@ -561,7 +562,7 @@ impl Plan {
                 });
             }
         }
-        Self { kinds, strikes }
+        Self { kinds, injections }
     }
 }
 
@@ -613,7 +614,7 @@ mod tests {
             };
             plan.draw_orphaned(&ground(orphaned), &mut random);
             assert!(!plan.kinds.is_empty());
-            assert!(plan.kinds.len() <= plan.strikes.len());
+            assert!(plan.kinds.len() <= plan.injections.len());
             seen.extend(plan.kinds);
         }
         assert_eq!(seen.len(), Kind::ALL.len());

@@ -1,10 +1,10 @@
-//! Histories made by chance, right ones and spoilt ones: food for checkers, not for worlds.
+//! Histories made by chance, right ones and corrupted ones: food for checkers, not for worlds.
 //!
 //! ```text
 //!   Shape ──► clients invoke calls ──► each takes effect at a drawn moment before its answer
 //!                                         │ some answers never arrive
 //!                                         ▼
-//!                                     operations ──► spoil: one small lie, or none that shows
+//!                                     operations ──► corrupt: one small lie, or none that shows
 //! ```
 
 use crate::{

@@ -33,17 +33,17 @@ use std::{
 
 /// Commits after healing without which a seed does not count.
 pub(crate) const COMMITS_MIN: u64 = 20;
-/// What is agreed on so soon after healing was under way before: it may let somebody in who is
+/// What is agreed on so soon after healing was in progress before: it may let somebody in who is
 /// outside the core, and gone with the others.
 const UNDER_WAY: u64 = 100 * MILLISECOND;
-/// Where writes go on until everybody is near, who has not caught up with where the others were so
-/// long ago is behind …
+/// Where writes continue until everybody is near, who has not caught up with where the others were
+/// so long ago is behind …
 const NEAR: u64 = SECOND;
 /// … and must not be any more after so long.
 const STEADY_MAX: u64 = 20 * SECOND;
 /// One that is to be behind stays down for so long after healing.
 const LATE: u64 = 400 * MILLISECOND;
-/// The safety phase ends after this, come what may.
+/// The safety phase ends after this, always.
 const SAFETY_MAX: u64 = 25 * SECOND;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ enum Stage {
 /// A partition that lasts.
 #[derive(Debug)]
 pub(crate) struct Partition {
-    pub strike: usize,
+    pub injection: usize,
     /// Frames that had been held back before it began.
     pub frames_blocked: u64,
     /// Directions that are cut, as (from, to).
@@ -65,7 +65,7 @@ pub(crate) struct Partition {
 }
 
 /// Where the furthest was when replicas were compared first: they are level when all are there. They
-/// need not be equally far: they go on by themselves where digests are compared every few
+/// need not be equally far: they continue by themselves where digests are compared every few
 /// milliseconds, and one that executes ahead of its commit is ahead at any moment. Where they are,
 /// what that one had may have been undone.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl LevelAt {
 /// The state of the second phase, and of the faults that it must undo.
 #[derive(Debug)]
 pub(crate) struct Healing {
-    /// Clients go on invoking.
+    /// Clients continue invoking.
     pub wants_operations: bool,
     /// Operations from this number on were invoked after healing.
     pub first_operation: u32,
@@ -99,9 +99,9 @@ pub(crate) struct Healing {
     pub partitions: Vec<Partition>,
     /// Slow links that last: strike, from, to.
     pub slowed: Vec<(usize, usize, usize)>,
-    /// The protocol promises that the core goes on; else a stall is nobody's fault.
+    /// The protocol promises that the core continues; else a stall is nobody's fault.
     viable: bool,
-    /// What was known of the replicas at healing, until what was under way then is known, too.
+    /// What was known of the replicas at healing, until what was in progress then is known, too.
     states: Option<Vec<NodeState>>,
     /// The leader that was cut off so that others vote.
     pub silenced: Option<usize>,
@@ -109,7 +109,7 @@ pub(crate) struct Healing {
     began: u64,
     /// When the last fault is over.
     calm_since: u64,
-    /// Since healing some of the core fetched a state without whom the others cannot go on.
+    /// Since healing some of the core fetched a state without whom the others cannot continue.
     fetch_needed: bool,
     /// How far somebody of the core had come, and when; of the last while.
     furthest: VecDeque<(u64, Slot)>,
@@ -153,7 +153,7 @@ impl Healing {
 
     /// A fault that was armed in the first phase, such as a sync that will fail, strikes after
     /// healing: a replica is down until then.
-    pub fn struck(&mut self, until: u64) {
+    pub fn injected(&mut self, until: u64) {
         self.calm_since = self.calm_since.max(until);
     }
 
@@ -182,7 +182,7 @@ impl World {
                 let invoked = self.history.operations().len() as u64;
                 let whole = match self.setup.limits.heal_at {
                     Some(at) => self.now >= at,
-                    None => invoked >= self.setup.operations && self.strikes_open == 0,
+                    None => invoked >= self.setup.operations && self.injections_open == 0,
                 };
                 if whole || self.now > SAFETY_MAX {
                     self.heal();
@@ -220,8 +220,8 @@ impl World {
         all
     }
 
-    /// One of the core without which the others go on: it comes back when the logs of the others no
-    /// longer reach back to where it was.
+    /// One of the core without which the others continue: it comes back when the logs of the others
+    /// no longer reach back to where it was.
     fn draw_late(&mut self, core: &[usize]) -> Option<usize> {
         let mut order = core.to_vec();
         self.random.shuffle(&mut order);
@@ -383,7 +383,7 @@ impl World {
         }
         self.look_for_needed_fetch();
         let most = match self.setup.faults.asynchrony {
-            // What made everybody slow goes on.
+            // What made everybody slow continues.
             true => 10 * CONVERGE_MAX,
             false if self.shape.steady && self.healing.stage == Stage::Commit => STEADY_MAX,
             false => CONVERGE_MAX,
@@ -719,8 +719,8 @@ mod tests {
     #[test]
     fn time_to_resume_begins_when_the_last_replica_is_back() {
         let mut healing = Healing::default();
-        healing.struck(5 * SECOND);
-        healing.struck(4 * SECOND);
+        healing.injected(5 * SECOND);
+        healing.injected(4 * SECOND);
         healing.on_done(false, 6 * SECOND);
         assert_eq!(healing.resumed_after, None, "no write");
         healing.on_done(true, 7 * SECOND);

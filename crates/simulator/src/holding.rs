@@ -57,7 +57,7 @@ enum Stage {
 /// Syncs that are held.
 #[derive(Debug)]
 pub(crate) struct Holding {
-    strike: u16,
+    injection: u16,
     stage: Stage,
     watches: bool,
     /// Who has handed over a vote since the first one did.
@@ -73,7 +73,7 @@ impl World {
         if self.holding.is_some() {
             return None;
         }
-        let strike = index as u16;
+        let injection = index as u16;
         let mut wait = 0;
         if self.random.chance(500) {
             wait = self.begin_wave()?;
@@ -94,7 +94,7 @@ impl World {
             self.crash_for(chosen, down + LONGEST / 2);
         }
         self.holding = Some(Holding {
-            strike,
+            injection,
             stage: Stage::Waiting,
             watches: false,
             voted: vec![false; self.replicas_max()],
@@ -102,7 +102,7 @@ impl World {
             down,
         });
         self.healing.partitions.push(Partition {
-            strike: index,
+            injection: index,
             frames_blocked: self.frames_blocked(),
             links: Vec::new(),
         });
@@ -139,10 +139,10 @@ impl World {
     }
 
     fn holding_at(&mut self, wait: u64, step: Step) {
-        let Some(Holding { strike, .. }) = self.holding else {
+        let Some(Holding { injection, .. }) = self.holding else {
             return;
         };
-        let moves = Event::HoldingMoves { strike, step };
+        let moves = Event::HoldingMoves { injection, step };
         self.queue.push(self.now + wait, moves);
     }
 
@@ -174,16 +174,16 @@ impl World {
         }
     }
 
-    /// Nothing gets through in these directions until the strike ends.
+    /// Nothing gets through in these directions until the injection ends.
     fn cut(&mut self, links: &[(usize, usize)]) {
-        let Some(Holding { strike, .. }) = self.holding else {
+        let Some(Holding { injection, .. }) = self.holding else {
             return;
         };
         for (from, to) in links {
             self.network.block(*from, *to);
         }
         let mut partitions = self.healing.partitions.iter_mut();
-        let own = partitions.find(|partition| partition.strike == usize::from(strike));
+        let own = partitions.find(|partition| partition.injection == usize::from(injection));
         if let Some(partition) = own {
             partition.links.extend(links);
         }
@@ -288,11 +288,11 @@ impl World {
     }
 
     /// Syncs that are held come to their next step.
-    pub fn holding_moves(&mut self, strike: u16, step: Step) {
+    pub fn holding_moves(&mut self, injection: u16, step: Step) {
         let Some(holding) = &mut self.holding else {
             return;
         };
-        if holding.strike != strike || self.phase != Phase::Safety {
+        if holding.injection != injection || self.phase != Phase::Safety {
             return;
         }
         let (stage, victim) = (holding.stage, holding.victim);
@@ -316,8 +316,8 @@ impl World {
                 }
                 self.release_all();
                 let partitions = self.healing.partitions.iter_mut();
-                let strike = usize::from(strike);
-                let mut own = partitions.filter(|partition| partition.strike == strike);
+                let injection = usize::from(injection);
+                let mut own = partitions.filter(|partition| partition.injection == injection);
                 let links = own
                     .next()
                     .map(|partition| std::mem::take(&mut partition.links));

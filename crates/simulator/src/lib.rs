@@ -16,11 +16,10 @@
 //!
 //! One seed is one world, bit for bit: virtual time, one thread, one source of chance. Replicas
 //! are driven through [`quintet_replica::Node`], the same type that the runtime drives, and
-//! protocols are found by name in the registry. [`run`] judges many seeds, [`trace`] shows one.
+//! protocols are found by name in the registry. [`run`] checks many seeds, [`trace`] shows one.
 
 #![forbid(unsafe_code)]
 
-pub mod bed;
 mod campaign;
 pub mod checkers;
 mod clock;
@@ -39,12 +38,14 @@ pub mod generate;
 mod heal;
 pub mod history;
 mod holding;
+mod injection;
 pub mod machine;
 pub mod model;
 mod network;
 mod orphan;
 mod panics;
 mod past;
+pub mod performance;
 mod picture;
 mod plants;
 mod process;
@@ -60,7 +61,6 @@ mod shrink;
 mod sizes;
 mod stage;
 mod stored_epoch;
-mod strike;
 #[cfg(test)]
 mod tests;
 mod timers;

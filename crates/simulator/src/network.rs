@@ -68,7 +68,7 @@ pub(crate) struct LinkProfile {
     pub delay_spread: u64,
     /// Each frame takes about this much longer; how it varies is drawn per link.
     pub jitter: u64,
-    /// Bytes that may be under way on a link before it is declared down.
+    /// Bytes that may be in progress on a link before it is declared down.
     pub capacity: usize,
     /// On all links a frame's delay has no bound that a protocol could wait for: half of them take up
     /// to the jitter longer, and of those that take longer than any time, half may take twice that.
@@ -79,11 +79,11 @@ pub(crate) struct LinkProfile {
 /// Disturbances of one direction of a link while they last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Weather {
-    /// Of 1,000 frames, so many are lost.
+    /// Of 1,000 frames, this many are lost.
     pub loss: u64,
-    /// Of 1,000 frames, so many come twice (datagram only).
+    /// Of 1,000 frames, this many come twice (datagram only).
     pub duplicate: u64,
-    /// Of 1,000 frames, so many take up to `tail` longer.
+    /// Of 1,000 frames, this many take up to `tail` longer.
     pub late: u64,
     /// See `late`.
     pub tail: u64,
@@ -153,7 +153,7 @@ struct Pair {
 /// What became of a frame given to [`Network::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It is under way, held back, or lost by chance.
+    /// It is in progress, held back, or lost by chance.
     Taken,
     /// The connection is not up.
     Dropped,
@@ -170,7 +170,7 @@ pub(crate) struct Network {
     random: Random,
     /// How often each disturbance happened.
     pub counts: BTreeMap<&'static str, u64>,
-    /// The most bytes ever under way on one link.
+    /// The most bytes ever in progress on one link.
     pub in_flight_max: usize,
 }
 
@@ -180,7 +180,7 @@ const DOUBLINGS_MAX: u32 = 9;
 const RETRANSMISSION: u64 = 20_000_000;
 /// A frame so long …
 const LONG: usize = 1024;
-/// … that is so long under way is told to be coming.
+/// … that is so long in progress is told to be coming.
 const ARRIVING_AFTER: u64 = 20_000_000;
 /// Frames of a broken connection arrive for at most this long.
 const STRAGGLE_MAX: u64 = 50_000_000;
@@ -399,7 +399,7 @@ impl Network {
         for (from, to) in [(a, b), (b, a)] {
             let (choice, share) = (self.random.below(3), self.random.below(1000));
             let direction = self.direction(from, to);
-            // Of what is under way nothing, a part, or all still arrives.
+            // Of what is in progress nothing, a part, or all still arrives.
             let latest = direction.lane_last[0].max(direction.lane_last[1]);
             let left = latest.saturating_sub(now).min(STRAGGLE_MAX);
             direction.cut = match choice {
@@ -479,7 +479,7 @@ impl Network {
         &mut self.direction(from, to).weather
     }
 
-    /// Nothing of what is under way or held back on a broken connection arrives any more.
+    /// Nothing of what is in progress or held back on a broken connection arrives any more.
     pub fn cut_now(&mut self, from: usize, to: usize, now: u64) {
         let direction = self.direction(from, to);
         direction.cut = direction.cut.min(now.saturating_sub(1));
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_keeps_its_order_and_loses_nothing() {
+    fn stream_keeps_its_order_and_loses_nothing() {
         let (mut network, mut queue) = network(Transport::Stream);
         assert_eq!(send(&mut network, &mut queue, 0), Sent::Dropped);
         assert!(network.connect(0, 1, 0));
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_loses_what_is_behind_the_cut_and_nothing_comes_after_up() {
+    fn reset_loses_what_is_behind_cut_and_nothing_comes_after_up() {
         let mut some_lost = false;
         for seed in 0..20 {
             let (mut network, mut queue) = network(Transport::Stream);
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_holds_back_and_a_full_link_overflows() {
+    fn partition_holds_back_and_a_full_link_overflows() {
         let (mut network, mut queue) = network(Transport::Stream);
         network.connect(0, 1, 0);
         network.block(0, 1);

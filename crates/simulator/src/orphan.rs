@@ -38,7 +38,7 @@ pub(crate) enum Step {
 /// A leader on its way out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orphan {
-    strike: u16,
+    injection: u16,
     leader: usize,
     boot: u32,
     /// Who is to vote again before, and until when it is waited for.
@@ -56,15 +56,15 @@ impl World {
             return None;
         }
         let boot = self.processes[leader].boot;
-        let strike = index as u16;
+        let injection = index as u16;
         self.orphan = Some(Orphan {
-            strike,
+            injection,
             leader,
             boot,
             back: None,
         });
         self.healing.partitions.push(Partition {
-            strike: index,
+            injection: index,
             frames_blocked: self.frames_blocked(),
             links: Vec::new(),
         });
@@ -83,16 +83,16 @@ impl World {
     }
 
     fn orphan_at(&mut self, wait: u64, step: Step) {
-        let Some(Orphan { strike, .. }) = self.orphan else {
+        let Some(Orphan { injection, .. }) = self.orphan else {
             return;
         };
-        let moves = Event::OrphanMoves { strike, step };
+        let moves = Event::OrphanMoves { injection, step };
         self.queue.push(self.now + wait, moves);
     }
 
     /// The next step, unless the leader is gone already.
-    pub fn orphan_moves(&mut self, strike: u16, step: Step) {
-        let Some(orphan) = self.orphan.filter(|orphan| orphan.strike == strike) else {
+    pub fn orphan_moves(&mut self, injection: u16, step: Step) {
+        let Some(orphan) = self.orphan.filter(|orphan| orphan.injection == injection) else {
             return;
         };
         let leader = orphan.leader;
@@ -126,7 +126,8 @@ impl World {
                 self.trace
                     .say(self.now, || format!("no replica hears r{leader} any more"));
                 let mut partitions = self.healing.partitions.iter_mut();
-                let own = partitions.find(|partition| partition.strike == usize::from(strike));
+                let own =
+                    partitions.find(|partition| partition.injection == usize::from(injection));
                 if let Some(partition) = own {
                     partition.links = links;
                 }
@@ -154,7 +155,7 @@ impl World {
 
     /// Replicas hear it again, or its next incarnation.
     pub fn orphan_ends(&mut self, index: usize) {
-        let ends = |orphan: &mut Orphan| usize::from(orphan.strike) == index;
+        let ends = |orphan: &mut Orphan| usize::from(orphan.injection) == index;
         let _ = self.orphan.take_if(ends);
         self.end_partition(index);
     }

@@ -94,10 +94,10 @@ impl Random {
         }
     }
 
-    /// Whether a client may take its turn; `judged` once the faults are over.
-    pub(crate) fn turn(&self, client: usize, now: u64, judged: bool) -> Turn {
+    /// Whether a client may take its turn; `checked` once the faults are over.
+    pub(crate) fn turn(&self, client: usize, now: u64, checked: bool) -> Turn {
         self.decisions().map_or(Turn::Now, |mut decisions| {
-            decisions.turn(client as u16, now, judged)
+            decisions.turn(client as u16, now, checked)
         })
     }
 

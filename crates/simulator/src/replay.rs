@@ -183,7 +183,7 @@ pub struct Script {
 /// What a script gave when it ran.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// The run, judged.
+    /// The run, checked.
     pub report: SeedReport,
     /// Whether it went exactly as when the script was written.
     pub as_written: bool,

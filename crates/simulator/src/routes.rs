@@ -256,7 +256,7 @@ mod tests {
         let behind = [E1; 5];
         assert!(!routes.continue_without(9, &behind, &[0, 2, 3]));
         assert!(routes.continue_without(9, &behind, &[0, 1, 2, 3, 4]));
-        // One has the state and goes on: the others cannot follow it before they have it as well.
+        // One has the state and continues: the others cannot follow it before they have it as well.
         routes.begin(E2, entry("multipaxos"), Voters::dense(5), 15);
         let one = [E1, E1, E1, E1, E2];
         assert!(!routes.continue_without(9, &one, &[0, 2, 3]));

@@ -132,7 +132,7 @@ fn used(mut case: Case, outcome: &Outcome) -> Case {
     case.turns.clone_from(&made.turns);
     case.does.clone_from(&made.does);
     case.choices = Arc::new(made.choices.clone());
-    (case.faults).retain(|fault| made.struck.contains(&fault.number));
+    (case.faults).retain(|fault| made.injected.contains(&fault.number));
     case.limits.end_at = outcome.ended;
     case.limits.heal_at = Some(outcome.healed.unwrap_or(u64::MAX));
     case.limits.events_max = outcome.report.events * 2 + 20_000;

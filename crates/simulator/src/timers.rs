@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_moved_later_fires_once_at_its_new_time() {
+    fn timer_moved_later_fires_once_at_its_new_time() {
         let mut timers = Timers::default();
         assert_eq!(set(&mut timers, 10), Some(10));
         assert_eq!(set(&mut timers, 20), None);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_moved_earlier_fires_early_and_its_old_event_means_nothing() {
+    fn timer_moved_earlier_fires_early_and_its_old_event_means_nothing() {
         let mut timers = Timers::default();
         set(&mut timers, 10);
         assert_eq!(set(&mut timers, 5), Some(5));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_timer_does_not_fire() {
+    fn cancelled_timer_does_not_fire() {
         let mut timers = Timers::default();
         set(&mut timers, 10);
         timers.cancel(KEY);

@@ -127,7 +127,7 @@ pub(crate) struct Client {
     pub watching: Vec<(Bytes, u64)>,
     /// Its next transaction depends on them.
     pub sends_watched: bool,
-    /// Counts when it stopped watching without a transaction: as if it had connected anew.
+    /// Counts when it stopped watching without a transaction: as if it had connected again.
     pub connection: u32,
 }
 
@@ -313,8 +313,8 @@ impl World {
         }
         self.ask_about_past(index);
         let outer = self.random.enter(Scope::Client(index as u16));
-        let judged = self.phase == Phase::Liveness;
-        match self.random.turn(index, self.now, judged) {
+        let checked = self.phase == Phase::Liveness;
+        match self.random.turn(index, self.now, checked) {
             Turn::Now => {}
             Turn::Later(at) => {
                 self.random.enter(outer);
@@ -682,5 +682,5 @@ pub(crate) fn line(requests: &[Request]) -> String {
 
 /// How long a healed world may take to converge.
 pub(crate) const CONVERGE_MAX: u64 = 40 * SECOND;
-/// How long clients think at most where writes go on until everybody is near.
+/// How long clients think at most where writes continue until everybody is near.
 pub(crate) const STEADY_THINK: u64 = 20 * MILLISECOND;

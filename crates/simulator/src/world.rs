@@ -152,11 +152,11 @@ pub(crate) struct Shape {
     /// How often the replicas compare digests of their states.
     #[serde(skip)]
     pub digest_interval: u64,
-    /// After healing, writes go on until everybody is near, though logs are shorter than the
+    /// After healing, writes continue until everybody is near, though logs are shorter than the
     /// transfer of a state takes.
     #[serde(skip)]
     pub steady: bool,
-    /// So many bytes of a state are asked for in a second; 0 for any number.
+    /// This many bytes of a state are asked for in a second; 0 for any number.
     #[serde(skip)]
     pub transfer_rate: u64,
     /// When a disk counts as one that hangs.
@@ -172,13 +172,13 @@ pub(crate) struct Shape {
     pub cost_min: u64,
     /// … to this long.
     pub cost_max: u64,
-    /// Of 1,000 steps with more in the inbox, so many are followed by an idle call all the same.
+    /// Of 1,000 steps with more in the inbox, this many are followed by an idle call all the same.
     pub idle_early: u64,
     /// The safety phase lasts at least this long.
     pub horizon: u64,
-    /// Of 1,000 faults that strike one replica, so many strike the leader.
+    /// Of 1,000 faults that strike one replica, this many strike the leader.
     pub aim: u64,
-    /// Of 1,000 faults, so many come when all clients have just invoked something.
+    /// Of 1,000 faults, this many come when all clients have just invoked something.
     pub rouse: u64,
     /// How long clients think between two turns, at most.
     pub think: u64,
@@ -191,7 +191,7 @@ struct Comparing {
     interval: u64,
 }
 
-/// Whether writes go on after healing until everybody is near, and then how much is added to the
+/// Whether writes continue after healing until everybody is near, and then how much is added to the
 /// state and how slowly it is fetched, so that it is longer on its way than logs reach back; drawn
 /// apart, too.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -202,8 +202,8 @@ struct Steady {
 
 impl Steady {
     fn draw(setup: &WorldSetup, random: &mut Random) -> Self {
-        let struck = setup.faults != FaultSet::NONE && !setup.faults.asynchrony;
-        let padding = (struck && setup.replicas > 2 && random.chance(120))
+        let injected = setup.faults != FaultSet::NONE && !setup.faults.asynchrony;
+        let padding = (injected && setup.replicas > 2 && random.chance(120))
             .then(|| random.between(1 << 20, 6 << 20) as usize);
         let rate = random.between(2 << 20, 8 << 20);
         Self { padding, rate }
@@ -274,7 +274,7 @@ pub(crate) struct World {
     /// The value last written to each key as clients know it.
     pub hints: Vec<u64>,
     pub plan: Plan,
-    pub strikes_open: usize,
+    pub injections_open: usize,
     /// The replica that is configured otherwise, and in what.
     pub odd: Option<Odd>,
     /// The most that a majority's clocks have ever shown.
@@ -287,7 +287,7 @@ pub(crate) struct World {
     pub branches: BTreeMap<&'static str, u64>,
     pub violation: Option<Violation>,
     pub stall: Option<String>,
-    /// The core stalled, and the protocol does not promise that such a core goes on.
+    /// The core stalled, and the protocol does not promise that such a core continues.
     pub unrecoverable: bool,
     pub trace: Trace,
     pub depicted: Depicted,
@@ -585,7 +585,7 @@ impl World {
             undecided: false,
             tries: Vec::new(),
             hints: vec![0; shape.keys as usize],
-            strikes_open: plan.strikes.len(),
+            injections_open: plan.injections.len(),
             odd,
             clock_most: 0,
             plan,
@@ -646,12 +646,12 @@ impl World {
             self.boot(node);
         }
         self.start_clients();
-        for strike in 0..self.plan.strikes.len() {
-            let at = self.plan.strikes[strike].at;
+        for injection in 0..self.plan.injections.len() {
+            let at = self.plan.injections[injection].at;
             self.queue.push(
                 at,
-                Event::Strike {
-                    strike: strike as u16,
+                Event::Injection {
+                    injection: injection as u16,
                     tries: 0,
                 },
             );
@@ -750,8 +750,8 @@ impl World {
                 }
             }
             Event::SnapshotWanted { node } => self.ask_for_snapshot(node.into()),
-            Event::HoldingMoves { strike, step } => self.holding_moves(strike, step),
-            Event::OrphanMoves { strike, step } => self.orphan_moves(strike, step),
+            Event::HoldingMoves { injection, step } => self.holding_moves(injection, step),
+            Event::OrphanMoves { injection, step } => self.orphan_moves(injection, step),
             Event::AttackMoves { moves, ends } => self.attack_moves(moves, ends),
             Event::StandStill { node, until } => {
                 if self.phase == Phase::Safety {
@@ -767,8 +767,8 @@ impl World {
             Event::Turn { client } => self.turn(client.into()),
             Event::Past { client, ask } => self.continue_past(client.into(), ask as usize),
             Event::Resubmit { client } => self.resubmit(client.into()),
-            Event::Strike { strike, tries } => self.strike(strike.into(), tries),
-            Event::StrikeEnds { strike } => self.strike_ends(strike.into()),
+            Event::Injection { injection, tries } => self.inject(injection.into(), tries),
+            Event::InjectionEnds { injection } => self.injection_ends(injection.into()),
             Event::OfferEnd => self.offer_end(),
             Event::Look => self.look(),
             Event::CompareClocks => {
@@ -944,7 +944,7 @@ impl World {
         self.record = record;
     }
 
-    /// Gives what replica `by` has executed for good to the checkers.
+    /// Gives what replica `by` has executed permanently to the checkers.
     pub fn check_record(&mut self, by: usize, record: &[machine::Executed]) {
         let id = by as u16;
         let mut rest = record;

@@ -150,7 +150,7 @@ impl Digest {
         Self { now, sum, piece }
     }
 
-    /// Goes on with a long value until so much work has been done; true at its end.
+    /// Continues with a long value until so much work has been done; true at its end.
     fn advance(&mut self, pieces: &mut Pieces, value: &Value, stop: usize) -> bool {
         if let Value::String(string) = value {
             let before = pieces.offset();
@@ -243,7 +243,7 @@ impl Digest {
         }
     }
 
-    /// Goes on for about `budget` bytes; gives the digest at the end.
+    /// Continues for about `budget` bytes; gives the digest at the end.
     pub(crate) fn step(
         &mut self,
         databases: &mut [Database],

@@ -710,7 +710,7 @@ impl Keyspace {
         self.digest = Some(Digest::new(now, globals));
     }
 
-    /// Goes on with the digest for about `budget` bytes; gives it at the end.
+    /// Continues with the digest for about `budget` bytes; gives it at the end.
     pub(crate) fn digest_step(&mut self, budget: usize) -> Option<u128> {
         let digest = self.digest.as_mut()?;
         let undo = self.undo.as_deref_mut();

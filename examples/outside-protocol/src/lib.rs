@@ -186,7 +186,7 @@ impl Toy {
         }
     }
 
-    /// The leader passes on only what it cannot lose, so that a slot has one entry forever.
+    /// The leader forwards only what it cannot lose, so that a slot has one entry forever.
     fn becomes_durable(&mut self, upto: u64, ctx: &mut Context<'_, Self>) {
         let before = self.durable;
         if upto <= before {

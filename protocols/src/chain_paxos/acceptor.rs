@@ -5,9 +5,9 @@
 //!        │                             higher?     promise it, on disk before any vote
 //!        ├─ gap? ──► Missing to the sender
 //!        ▼
-//!   log + journal ──────────────► passed on at once (stream.rs)      the payload never waits
+//!   log + journal ──────────────► forwarded at once (stream.rs)      the payload never waits
 //!        │
-//!        └──(durable)──► own vote ──► passed on with the next message
+//!        └──(durable)──► own vote ──► forwarded with the next message
 //!   a quorum's votes ──► decided ──► executed, in order              held ≥ committed ≥ executed
 //! ```
 
@@ -270,7 +270,7 @@ impl ChainPaxos {
     }
 
     /// What this replica lacks is no longer kept by the one before it: it continues behind `base`,
-    /// passes on what comes, and fetches the state meanwhile (§3.4, "Adding a new replica").
+    /// forwards what comes, and fetches the state meanwhile (§3.4, "Adding a new replica").
     pub(super) fn on_skip(
         &mut self,
         from: ReplicaId,

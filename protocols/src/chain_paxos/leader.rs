@@ -183,7 +183,7 @@ impl ChainPaxos {
         Wake::Sleep
     }
 
-    /// The newest round that is known to have been passed on by a quorum: at that time nobody
+    /// The newest round that is known to have been forwarded by a quorum: at that time nobody
     /// else can have decided anything.
     pub(super) fn confirmed(&self) -> u64 {
         let round = self.agreement.round();

@@ -50,7 +50,7 @@ pub struct Header {
     pub loop_micros: u32,
     /// Who answers the leader besides the tail, because what follows it is slow.
     pub turn: Option<ReplicaId>,
-    /// The newest round that the sender has passed on.
+    /// The newest round that the sender has forwarded.
     pub round: Round,
     /// The votes that the sender knows.
     pub votes: Votes,

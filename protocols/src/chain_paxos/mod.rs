@@ -121,11 +121,11 @@
 //!   acceptor keeps never decides its own copies: that promise does not count, and when no majority
 //!   is left without it, the candidate fetches the state.
 //! - **K7, an Accept of a decided slot under a higher ballot** keeps the value (asserted to be the
-//!   same) and is passed on like any other: votes are cumulative, so the round completes.
+//!   same) and is forwarded like any other: votes are cumulative, so the round completes.
 //! - **K8, Alg. 4, l. 6** names `n_a` for `n_p`; l. 13 leaves the quorum open (see above); l. 15-17
 //!   leave gaps, which are filled with nothing.
 //! - **K9, marks are cleared** by every higher ballot (l. 20-21), and what is not acknowledged is
-//!   passed on again to the replica that is next then; the paper recomputes the next node and sends
+//!   forwarded again to the replica that is next then; the paper recomputes the next node and sends
 //!   nothing.
 //! - **K10, local reads** as printed are stale after a change of the leader, and with a lagging
 //!   executor even without: what comes round may be older than what others decided. The read waits
@@ -142,7 +142,7 @@
 //!   is broken. A replica that is not in the chain stands only when nobody has led for several
 //!   timeouts, and then adds itself; an answer "removed" to its Prepare would leave an epoch
 //!   without a candidate when the only intact majority holds no member that knows that it is one.
-//! - **Who goes on ahead of its state** keeps what it had accepted until the state is there, for
+//! - **Who continues ahead of its state** keeps what it had accepted until the state is there, for
 //!   candidates, and sends nobody else ahead: the replica that lacks what it lacks asks the leader.
 //!   So a vote is never taken back by dropping what it was for: the one that counted the votes may
 //!   be lost, and those who gave them are all that is left. When entries ahead of the state take

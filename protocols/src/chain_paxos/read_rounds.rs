@@ -70,7 +70,7 @@ pub(super) struct Reads {
     first: u64,
     /// The number of reads that come in this turn.
     stamp: u64,
-    /// Rounds from here on were passed on by this run and not by an earlier one: the leader had its
+    /// Rounds from here on were forwarded by this run and not by an earlier one: the leader had its
     /// question when it made this one.
     own: Option<u64>,
     /// The last number that the leader was asked for.
@@ -193,7 +193,7 @@ impl Reads {
     pub fn on_round(&mut self, round: &Round, own: ReplicaId) {
         let asked = round.asked.iter().find(|(id, _)| *id == own);
         let asked = asked.map(|(_, stamp)| *stamp);
-        // What an earlier run of this process asked or passed on is older than any read here.
+        // What an earlier run of this process asked or forwarded is older than any read here.
         let asked = asked.filter(|stamp| self.gave(*stamp)).unwrap_or(0);
         if asked > 0 {
             self.answered = self.answered.max(asked);

@@ -3,18 +3,18 @@
 //! ```text
 //!   read arrives ── here: rounds up to 7 were seen
 //!        │
-//!        ├─ a round that says "round 8 came back, passed on by you too" ─┐ both were made by the
+//!        ├─ a round that says "round 8 came back, forwarded by you too" ─┐ both were made by the
 //!        └─ or: Ask ──► leader ──► a round that says "I was asked"      ─┤ leader after the read
 //!                                                                        ▼ had arrived
-//!   that round, passed on by a quorum (on its way to here, or as a later round tells):
+//!   that round, forwarded by a quorum (on its way to here, or as a later round tells):
 //!   by then nobody had promised a higher ballot, so all that was decided before the read lies
 //!   at or below that round's `end` ──► executed up to there? answer
 //! ```
 //!
 //! A round is a message of the leader on its way around the chain; under load each carries
 //! entries, so that reads cost no message of their own. No clock is looked at but to decide
-//! whether to ask. An earlier run of the process may have asked and passed on, too: questions are
-//! told apart by their numbers, and rounds passed on count from the one on that answered a question
+//! whether to ask. An earlier run of the process may have asked and forwarded, too: questions are
+//! told apart by their numbers, and rounds forwarded count from the one on that answered a question
 //! of this run, so that the first read under a ballot always asks.
 
 use super::{

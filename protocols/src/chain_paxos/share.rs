@@ -6,7 +6,7 @@
 //!   next:     take in what came ─► pass it on ─► ◄───────┘ …
 //! ```
 //!
-//! What a turn passes on leaves when the turn is over. A replica that ran all that had gathered
+//! What a turn forwards leaves when the turn is over. A replica that ran all that had gathered
 //! would hold up everyone behind it for as long, each in its turn, and meanwhile as much would
 //! gather with them: a round would take as long as all replicas' work together.
 

@@ -1,4 +1,4 @@
-//! The stream to the next replica in the chain: what is passed on, and what the next one knows.
+//! The stream to the next replica in the chain: what is forwarded, and what the next one knows.
 //!
 //! ```text
 //!   held here   ……… 41 42 43 44 45 46

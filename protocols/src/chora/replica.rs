@@ -34,7 +34,7 @@ quintet_replica::timers! {
         Coordination,
         /// It has decided to stand for election.
         Stand,
-        /// Requests and reads under way are looked through.
+        /// Requests and reads in flight are looked through.
         Housekeeping,
     }
 }

@@ -38,7 +38,7 @@ impl Sender {
         self.received
     }
 
-    /// A slot with so many messages is taken.
+    /// A slot with this many messages is taken.
     pub const fn take_slot(&mut self, count: u64, nulls: bool) {
         self.slots += 1;
         self.received += count;

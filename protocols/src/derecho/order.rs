@@ -38,7 +38,7 @@ impl Order {
         self.newest = self.newest.max(number);
     }
 
-    /// The rank of the sender that comes next, of so many.
+    /// The rank of the sender that comes next, of this many.
     pub const fn next_rank(&self, senders: usize) -> usize {
         (self.ordered % senders as u64) as usize
     }

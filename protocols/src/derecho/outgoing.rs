@@ -131,7 +131,7 @@ impl Outgoing {
         self.slots_put = self.slots;
     }
 
-    /// Slots that a peer has not said to have received, which has `taken` so many messages.
+    /// Slots that a peer has not said to have received, which has `taken` this many messages.
     pub fn missing(&self, taken: u64) -> impl Iterator<Item = &Sent> {
         let unacked = self.unacked.iter();
         unacked.filter(move |sent| sent.first + sent.count > taken)
@@ -156,7 +156,7 @@ impl Outgoing {
         (ring, large)
     }
 
-    /// All members have `taken` so many messages: their slots may be written again.
+    /// All members have `taken` this many messages: their slots may be written again.
     pub fn taken_by_all(&mut self, taken: u64) {
         let put = self.slots_put;
         let done = |sent: &Sent| sent.first + sent.count <= taken && sent.slot < put;

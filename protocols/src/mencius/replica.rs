@@ -32,7 +32,7 @@ quintet_replica::timers! {
         Heartbeat,
         /// Nothing has moved for a while.
         Coordination,
-        /// Requests and reads under way are looked through.
+        /// Requests and reads in flight are looked through.
         Housekeeping,
     }
 }

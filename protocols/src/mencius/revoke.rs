@@ -64,7 +64,7 @@ impl Mencius {
         ahead.map_or(committed, |ahead| ahead.max(committed))
     }
 
-    /// The first undecided slot of an owner that nothing of this replica's is under way in.
+    /// The first undecided slot of an owner that nothing of this replica's is in progress in.
     fn undecided(&self, owner: ReplicaId, upto: Slot, now: Time) -> Option<Slot> {
         // A vote is for what is kept, and what lies farther ahead is not.
         let upto = upto.min(self.log.far());
@@ -218,7 +218,7 @@ impl Mencius {
         ctx.send(to, Lane::Control, &message);
     }
 
-    /// A higher ballot was promised: the owner goes on behind its slots, who revokes tries again.
+    /// A higher ballot was promised: the owner continues behind its slots, who revokes tries again.
     pub(super) fn on_refused(
         &mut self,
         owner: ReplicaId,

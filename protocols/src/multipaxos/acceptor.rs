@@ -68,7 +68,8 @@ impl MultiPaxos {
         self.log.vote_after(write, self.ballots.promised());
     }
 
-    /// Whether to go on with a message of the leader of `ballot`. Takes a new leader for granted.
+    /// Whether to continue with a message of the leader of `ballot`. Takes a new leader for
+    /// granted.
     pub(super) fn accept_leader(
         &mut self,
         from: ReplicaId,

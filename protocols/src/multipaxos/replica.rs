@@ -36,7 +36,7 @@ quintet_replica::timers! {
         Election,
         /// A leader's heartbeat; a candidate or recovering replica asks again.
         Heartbeat,
-        /// Requests and reads under way are looked through.
+        /// Requests and reads in flight are looked through.
         Housekeeping,
         /// Disseminated batches are shown again.
         Show,

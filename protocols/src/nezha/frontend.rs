@@ -34,8 +34,8 @@ const RETRY_REFUSED: Duration = Duration::from_millis(10);
 const TIMER: u32 = 0;
 /// A bound of a replica that has been silent for longer than others is not waited for.
 const BOUND_AGE: Duration = Duration::from_secs(1);
-/// A fast quorum is waited for where that takes no longer than so many times what a majority needs,
-/// and so many nanoseconds more.
+/// A fast quorum is waited for where that takes no longer than this many times what a majority
+/// needs, and this many nanoseconds more.
 const FAR_FACTOR: u64 = 4;
 const FAR_LEAST: u64 = 200_000;
 /// The replica is told of the paths taken after this many batches.
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_the_largest_that_a_replica_asked_for_and_the_own_one_asks_for_none() {
+    fn bound_is_largest_that_replica_asked_for_and_own_one_asks_for_none() {
         let mut frontend = Frontend::new(FrontendSetup {
             id: FrontendId(1),
             embedded: Some(ReplicaId(0)),

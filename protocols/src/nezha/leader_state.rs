@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 pub(super) const STAMPS_MAX: u64 = 1024;
 /// The most reads that wait for a confirmation.
 const READS_MAX: usize = 65_536;
-/// So many times in a round trip to a majority a leader tells its log; what is on the fast path
+/// This many times in a round trip to a majority a leader tells its log; what is on the fast path
 /// does not wait for it, and what is not waits no longer than a part of what it takes anyway.
 const GAPS: u32 = 8;
 /// A round trip that took longer says nothing of the next one.

@@ -6,9 +6,9 @@
 //!   follower of the new view ◄── LogPage … ◄── GetLog ◄── heartbeat of the view ◄────┘
 //! ```
 //!
-//! The merge (§6, mended): of the votes, those of the latest view in which anybody took part
+//! The merge (§6, repaired): of the votes, those of the latest view in which anybody took part
 //! count. The longest synced log is copied. Of what else is in their logs survives, in the order
-//! of deadlines, what is in so many of them as any fast quorum shares with any majority, and what
+//! of deadlines, what is in this many of them as any fast quorum shares with any majority, and what
 //! no conflicting entry of the copied log bars: looked at by name and by conflict, because
 //! batches that commute stand in the log in either order.
 

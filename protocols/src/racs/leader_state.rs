@@ -66,8 +66,8 @@ impl LeaderState {
     }
 
     /// How long a block that is not full waits behind the newest one. Half of those that may be
-    /// under way go at once; the others are spread over a round trip, because with all of them
-    /// under way what comes next waits for an answer.
+    /// in progress go at once; the others are spread over a round trip, because with all of them
+    /// in progress what comes next waits for an answer.
     pub fn gap(&self, config: &Config, round_trip: Duration) -> Duration {
         let half = config.window / 2;
         if self.window.len() < half || self.queue.bytes() >= config.batch_bytes_max {

@@ -57,7 +57,7 @@ quintet_replica::timers! {
         Repeat,
         /// Missing blocks are asked for again.
         Fetch,
-        /// Requests and reads under way are looked through.
+        /// Requests and reads in flight are looked through.
         Housekeeping,
         /// Batches are shown again.
         Show,

@@ -11,17 +11,17 @@ use core::time::Duration;
 use quintet_replica::{ReplicaId, Time, parts::Timing};
 use smallvec::SmallVec;
 
-/// Members that timed out are missed for so many timeouts before their view is left.
+/// Members that timed out are missed for this many timeouts before their view is left.
 const RENEWAL: u32 = 4;
 
 /// The time between two such ends is doubled at most so often.
 const RENEWALS_MAX: u32 = 6;
 
-/// The price of the asynchronous mode counts up to so many timeouts: it may have been long for
+/// The price of the asynchronous mode counts up to this many timeouts: it may have been long for
 /// want of a quorum.
 const PRICE_MAX: u32 = 4;
 
-/// The price of the asynchronous mode is forgotten after so many times its length without one.
+/// The price of the asynchronous mode is forgotten after this many times its length without one.
 const PRICE_HOLDS: u32 = 64;
 
 /// A view's timeout is doubled at most so often.

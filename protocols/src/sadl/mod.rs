@@ -184,7 +184,7 @@ pub enum News {
 
 /// Spreads batches among the replicas before anybody orders them; see the module.
 ///
-/// The host passes on messages, timers and finished writes, and calls [`Self::flush`] at the end
+/// The host forwards messages, timers and finished writes, and calls [`Self::flush`] at the end
 /// of each turn. `at` is always the slot after the last one that it has executed.
 pub trait Dissemination<H: Host> {
     /// `replicate`: a batch of this replica's clients is to reach the others. One that is on its

@@ -51,7 +51,7 @@ impl Questions {
         self.wanted.insert(key(range.first), asked);
     }
 
-    /// Whether so many batches from this one on were asked for.
+    /// Whether this many batches from this one on were asked for.
     pub fn fits(&self, first: Name, count: usize) -> bool {
         self.wanted.get(&key(first)).is_some_and(|asked| {
             asked.range.first.round <= first.round

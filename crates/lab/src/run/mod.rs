@@ -229,7 +229,7 @@ fn loaded<'a>(
 pub(crate) fn simulate(
     scenario: &Scenario,
     cell: &crate::scenario::Cell,
-    profile: &quintet_simulator::bed::Profile,
+    profile: &quintet_simulator::performance::Profile,
 ) -> Outcome<f64> {
     let job = Job {
         scenario,

@@ -15,7 +15,7 @@ use crate::{
     variant::base,
 };
 use quintet_cli::{Failure, Outcome};
-use quintet_simulator::bed::FaultKind;
+use quintet_simulator::performance::FaultKind;
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},

@@ -1,7 +1,7 @@
 //! One repetition in virtual time.
 //!
 //! ```text
-//!   Job + Profile ──► bed::Setup ──► bed::run ──► latencies in nanoseconds ──► Row
+//!   Job + Profile ──► performance::Setup ──► performance::run ──► latencies in nanoseconds ──► Row
 //! ```
 
 use super::Job;
@@ -11,7 +11,7 @@ use crate::{
     scenario::{Backend, Place, Scenario},
 };
 use quintet_cli::{Failure, Outcome};
-use quintet_simulator::bed::{self, Load, Placement, Profile, Setup, Slowed};
+use quintet_simulator::performance::{self, Load, Placement, Profile, Setup, Slowed};
 
 /// The part of the generator's thread from which on it counts as the bottleneck.
 const BUSY: f64 = 0.9;
@@ -39,7 +39,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Outcome<Row> {
         Place::Frontends(count) => (count, true),
         _ => (0, false),
     };
-    let found = bed::run(Setup {
+    let found = performance::run(Setup {
         entry,
         options: scenario.options_of(&cell.protocol),
         replicas: cell.replicas,

@@ -4,13 +4,13 @@
 //!   [attack] kind = "minority", at = "5s", until = "15s"
 //!      │ every half second: others, drawn        ┌─► Links::changes, known beforehand: both backends
 //!      └──────────────────────────────────────►──┤
-//!        "hunt": the present leader               └─► bed::Hunt, decided as it goes: simulated only
+//!        "hunt": the present leader               └─► performance::Hunt, decided as it goes: simulated only
 //! ```
 
 use crate::load::Random;
 use quintet_cli::links::Span;
 use quintet_replica::links::Change;
-use quintet_simulator::bed::Hunt;
+use quintet_simulator::performance::Hunt;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use crate::{
     variant::{Variant, base},
 };
 use quintet_replica::{Durability, Entry, Level, links::Links};
-use quintet_simulator::bed::{Cards, Clocks, Fault, Hunt};
+use quintet_simulator::performance::{Cards, Clocks, Fault, Hunt};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ pub struct Workload {
     /// Clients reach replicas and proxies over links like theirs, on the simulated backend.
     pub remote: bool,
     /// How unevenly the simulated backend draws keys, if requests have keys there: see
-    /// `quintet_simulator::bed::Load`.
+    /// `quintet_simulator::performance::Load`.
     pub skew: Option<u32>,
 }
 

@@ -19,7 +19,7 @@ use quintet_cli::{
     suggest, toml_error,
 };
 use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level};
-use quintet_simulator::bed::{Cards, ClockStep, Clocks, Fault, FaultKind};
+use quintet_simulator::performance::{Cards, ClockStep, Clocks, Fault, FaultKind};
 use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 

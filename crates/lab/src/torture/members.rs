@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So many members more than at first.
+/// This many members more than at first.
 const MORE_MAX: u16 = 2;
 /// How a replica ends that is told that it is no member.
 const NO_MEMBER: i32 = 7;

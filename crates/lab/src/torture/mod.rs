@@ -99,7 +99,7 @@ pub struct Plan {
     pub base_port: u16,
     /// Whether mounts are private, see [`sandbox`]: small disks can be made.
     pub mounts: bool,
-    /// A lie told to the judge, to see that it convicts.
+    /// A lie told to the judge, to see that it detects.
     pub lie: Option<Lie>,
     /// What the replicas must keep to while clients are hostile.
     pub bounds: hostile::Bounds,

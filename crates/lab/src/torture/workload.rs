@@ -40,7 +40,7 @@ const GROUP: u64 = 130;
 const GROUPS: u64 = 8;
 const COMPLAINTS_MAX: usize = 50;
 
-/// A lie told to the judge on purpose, to see that it convicts.
+/// A lie told to the judge on purpose, to see that it detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// Some writes are acknowledged and never sent.

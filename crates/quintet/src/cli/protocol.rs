@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   show    ──GET /change──► any replica
-//!   switch  ──POST /change──► any replica ──► the cluster goes on in the next epoch
+//!   switch  ──POST /change──► any replica ──► the cluster continues in the next epoch
 //! ```
 
 use crate::cli::change::At;

@@ -12,10 +12,10 @@ pub struct ExecutorLimits {
     /// The most batches of reads that wait for a slot; more are answered "busy" by silence, and
     /// the frontend tries again.
     pub queries_max: usize,
-    /// About so many bytes of a fetched snapshot are restored in one turn: a few milliseconds'
+    /// About this many bytes of a fetched snapshot are restored in one turn: a few milliseconds'
     /// work, between which peers are answered.
     pub restore_step: usize,
-    /// While somebody fetches this replica's state, so many bytes of what it executes are kept
+    /// While somebody fetches this replica's state, this many bytes of what it executes are kept
     /// for them at most, and no more than its last snapshot had; see [`crate::Feed`].
     pub feed_bytes_max: u64,
     /// A state of this number of bytes in memory is saved ahead of a change of the epoch; a smaller
@@ -30,7 +30,7 @@ pub struct ExecutorLimits {
     pub disk_hung_after: Duration,
     /// How often the members' paces are measured, so that a slow leader hands over; zero: never.
     pub pace_beat: Duration,
-    /// Once the results of a batch have so many bytes, its further commands are not executed and
+    /// Once the results of a batch have this many bytes, its further commands are not executed and
     /// answered [`RequestStatus::NotExecuted`](crate::RequestStatus::NotExecuted). Replicas must
     /// agree on it.
     pub batch_reply_bytes_max: usize,

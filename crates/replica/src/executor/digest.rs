@@ -62,7 +62,7 @@ impl Executor {
         self.digesting.as_ref().map(|digesting| digesting.executed)
     }
 
-    /// Goes on with the digest in progress for about `budget` bytes; gives it at the end.
+    /// Continues with the digest in progress for about `budget` bytes; gives it at the end.
     pub fn digest_step(&mut self, budget: usize) -> Option<StateDigest> {
         let digesting = self.digesting.as_mut()?;
         if digesting.sessions.is_none() {

@@ -1,7 +1,7 @@
 //! The next epoch over the same state, and the state of an epoch that this replica was not in.
 //!
 //! ```text
-//!   … 7  8 SEAL ─► sealed at (8, p) ─► enter ─► (8, p + 1)  9 10 …      slots go on, too
+//!   … 7  8 SEAL ─► sealed at (8, p) ─► enter ─► (8, p + 1)  9 10 …      slots continue, too
 //!     the state, the sessions and the log's clock stay as they are
 //!
 //!   … 5  6 ─► follow ─► no state, until one of the later epoch has been restored
@@ -33,7 +33,7 @@ impl Executor {
     /// When this program cannot read what the next epoch is; all stays as it is then.
     ///
     /// # Panics
-    /// When the epoch has not ended for good, or a state is being restored.
+    /// When the epoch has not ended permanently, or a state is being restored.
     pub fn enter(&mut self) -> Result<Descriptor, DescriptorError> {
         assert!(self.restoring.is_idle(), "the state is whole");
         let seal = self.sealed().expect("the epoch has ended for good");

@@ -28,14 +28,14 @@ pub struct FeedEnd {
     pub executed: Executed,
     /// The log's clock there.
     pub time: CommandTime,
-    /// What the protocol needs to go on from there.
+    /// What the protocol needs to continue from there.
     pub summary: Bytes,
 }
 
 /// A part of the batches executed after a snapshot, in the order of their slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feed {
-    /// It goes on behind this slot.
+    /// It continues behind this slot.
     pub after: Slot,
     /// It covers everything up to this slot; slots without a batch in it had nothing in them.
     pub upto: Slot,

@@ -43,7 +43,7 @@ impl Executor {
         }
     }
 
-    /// A restore by [`Self::restore_step`] begins, and one that was under way is dropped.
+    /// A restore by [`Self::restore_step`] begins, and one that was in progress is dropped.
     pub fn begin_restore(&mut self) {
         self.abandon_digest();
         self.undo = None;
@@ -57,8 +57,9 @@ impl Executor {
         }
     }
 
-    /// Goes on with a restore until it has read `budget` bytes more, or `upto` bytes in all; gives
-    /// the header at its end. Until then the state is in pieces: nothing may be executed or read.
+    /// Continues with a restore until it has read `budget` bytes more, or `upto` bytes in all;
+    /// gives the header at its end. Until then the state is in pieces: nothing may be executed or
+    /// read.
     ///
     /// # Errors
     /// As [`Self::restore`].

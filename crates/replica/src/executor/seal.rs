@@ -10,7 +10,7 @@
 //!
 //! A seal is a command like any other to the protocol that orders it. The first valid one ends the
 //! epoch: nothing behind it has a position, moves the time or touches a session, whatever the
-//! protocol goes on to order, and the protocol is told its progress as ever. Where batches are
+//! protocol continues to order, and the protocol is told its progress as ever. Where batches are
 //! executed before they are final, an end that may still be undone is told to nobody.
 
 use super::*;
@@ -39,7 +39,7 @@ impl Seal {
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Sealed {
     pub(super) seal: Seal,
-    /// How far the protocol has come that goes on behind it.
+    /// How far the protocol has come that continues behind it.
     passed: Slot,
 }
 
@@ -77,7 +77,7 @@ impl Executor {
         self.sealed.is_some()
     }
 
-    /// How far the protocol has come: it goes on behind the end of the epoch, and the state does
+    /// How far the protocol has come: it continues behind the end of the epoch, and the state does
     /// not.
     #[must_use]
     pub fn progress(&self) -> Slot {
@@ -177,7 +177,7 @@ impl Executor {
         self.hold_behind_seal(answer)
     }
 
-    /// The protocol goes on behind the end of the epoch: nothing is executed.
+    /// The protocol continues behind the end of the epoch: nothing is executed.
     #[cold]
     pub(super) fn pass(
         &mut self,
@@ -378,7 +378,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn build_that_cannot_read_the_next_epoch_stops_at_the_same_place() {
+    fn build_that_cannot_read_next_epoch_stops_at_same_place() {
         let mut executor = sealable_executor();
         let mut newer = next("a");
         newer.level = FEATURE_LEVEL + 1;
@@ -397,7 +397,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn epochs_of_an_earlier_level_and_unordered_deliveries_never_end() {
+    fn epochs_of_earlier_level_and_unordered_deliveries_never_end() {
         let mut old = ours();
         old.level = SEALS_LEVEL - 1;
         let after_old = Descriptor {
@@ -418,7 +418,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn reads_and_replays_behind_the_end_are_answered_sealed_and_stale_reads_as_before() {
+    fn reads_and_replays_behind_end_are_answered_sealed_and_stale_reads_as_before() {
         let mut executor = sealable_executor();
         let first = commands(&[1]);
         execute(&mut executor, 1, &first);

@@ -28,7 +28,7 @@ pub(super) struct Speculation {
     held: VecDeque<Answer>,
 }
 
-/// Undoing is under way.
+/// Undoing is in progress.
 #[derive(Debug)]
 pub(super) struct Undo {
     /// All above this slot.
@@ -159,7 +159,7 @@ impl Executor {
     }
 
     /// Begins to undo all that was executed above `slot`; true when that takes calls of
-    /// [`Self::undo_step`], until the last of which the state is in pieces. One that is under way
+    /// [`Self::undo_step`], until the last of which the state is in pieces. One that is in progress
     /// begins again. Answers and reads that depended on what is undone are dropped: frontends ask
     /// for them again.
     ///
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_of_speculated_state_is_answered_when_it_is_stable_and_not_when_it_is_undone() {
+    fn read_of_speculated_state_is_answered_when_it_is_stable_and_not_when_it_is_undone() {
         let mut executor = executor();
         executor.speculate();
         executor.execute(Slot(1), CommandTime(1), &batch_of(&[(1, b"a")]), None);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_answered_again_from_its_sessions() {
+    fn batch_is_answered_again_from_its_sessions() {
         let mut executor = executor();
         let bytes = batch_of(&[(1, b"a")]);
         assert!(

@@ -36,7 +36,7 @@ pub struct SnapshotHeader {
     pub executed: Executed,
     /// The log's clock there.
     pub time: CommandTime,
-    /// What the protocol needs to go on from there; only of use to the same protocol in the same
+    /// What the protocol needs to continue from there; only of use to the same protocol in the same
     /// epoch, and empty at the beginning of one (slot 0).
     pub summary: Bytes,
     /// The epoch's [`Descriptor`](crate::Descriptor), encoded; empty in a snapshot of the first
@@ -175,7 +175,7 @@ pub struct SnapshotReader {
     sessions_left: u32,
     sessions: BytesMut,
     ended: bool,
-    /// Batches follow the state up to this slot; whether they may go on.
+    /// Batches follow the state up to this slot; whether they may continue.
     fed: Option<(crate::Slot, bool)>,
     /// Sessions that came in the header's chunk.
     rest: Option<Reader>,
@@ -391,7 +391,7 @@ pub fn snapshot_header(mut read: impl FnMut(u64) -> Option<Bytes>) -> Option<Sna
     }
 }
 
-/// A restore under way.
+/// A restore in progress.
 #[derive(Debug, Default)]
 pub(super) struct Restoring {
     pub(super) reader: SnapshotReader,
@@ -462,7 +462,7 @@ mod tests {
     use crate::Slot;
 
     #[test]
-    fn header_of_an_ended_epoch_reads_back_and_an_end_that_does_not_fit_is_refused() {
+    fn header_of_ended_epoch_reads_back_and_end_that_does_not_fit_is_refused() {
         let at = |slot, position| Executed {
             slot: Slot(slot),
             position: Position(position),

@@ -23,7 +23,7 @@ pub(super) struct Between {
 }
 
 impl Between {
-    /// With what an earlier protocol had under way.
+    /// With what an earlier protocol had in progress.
     pub(super) fn new(role: &'static str, executed: Slot, sent: Vec<Submission>) -> Self {
         let waiting = |submission: Submission| {
             let id = submission.id;

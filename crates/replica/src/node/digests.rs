@@ -20,7 +20,7 @@ use core::fmt;
 
 /// Digests kept of each replica.
 const KEPT_MAX: usize = 8;
-/// About so many bytes are hashed in a slice: a tenth of a millisecond or two.
+/// About this many bytes are hashed in a slice: a tenth of a millisecond or two.
 const SLICE: usize = 256 * 1024;
 /// Between two slices, so that commands have most of the time.
 const SLICE_PAUSE: Duration = Duration::from_millis(1);

@@ -10,7 +10,7 @@
 //! that need a word of each member, or of their leader, would wait for as long as the disk does. So
 //! the node makes a failure of it that every protocol knows: a process that stands still. Frames
 //! are dropped, timers wait, requests are answered "busy". What was dropped is a gap in every
-//! link, which therefore is broken before the node goes on.
+//! link, which therefore is broken before the node continues.
 
 use super::*;
 
@@ -45,7 +45,7 @@ pub(super) struct DiskWatch {
     /// Since when a write waits and none has been finished.
     since: Option<Time>,
     /// Bytes that the next answer may wait for. What is handed over later is none of them, or a
-    /// disk that hangs would never be late while writes go on.
+    /// disk that hangs would never be late while writes continue.
     owed: u64,
     /// Bytes handed over since the last answer.
     recent: u64,

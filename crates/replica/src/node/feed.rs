@@ -3,8 +3,8 @@
 use super::*;
 use crate::{Fed, Feed, FeedEnd, framed, framed_feed, transfer::Following};
 
-/// A donor keeps batches of as many bytes as its last snapshot had, and of a small one so many, but
-/// never more than its limit.
+/// A donor keeps batches of as many bytes as its last snapshot had, and of a small one this many,
+/// but never more than its limit.
 const KEPT_MIN: u64 = 64 << 20;
 /// Bytes that an entry takes besides its batch.
 const ENTRY: u64 = 64;
@@ -57,7 +57,7 @@ pub(super) struct Ring {
     batches: Batches,
     bytes_max: u64,
     asked_at: Time,
-    /// What the protocol said last of how it would go on from a slot.
+    /// What the protocol said last of how it would continue from a slot.
     summary: Option<FeedEnd>,
 }
 
@@ -127,7 +127,8 @@ impl Node {
         }
     }
 
-    /// The protocol has said how it would go on from here; true when only followers wanted to know.
+    /// The protocol has said how it would continue from here; true when only followers wanted to
+    /// know.
     pub(super) fn sum_up(&mut self, slot: Slot, summary: &Bytes) -> bool {
         if !self.summing_up {
             return false;
@@ -193,7 +194,7 @@ impl Node {
     }
 
     /// The last part of a feed, with its end if that can be had: the protocol is asked how it would
-    /// go on from here, unless it was asked at a slot that has only now become final.
+    /// continue from here, unless it was asked at a slot that has only now become final.
     fn feed_end(&mut self, feed: Feed, world: &dyn World, out: &mut Vec<Output>) -> Feed {
         let (after, upto) = (feed.after, feed.upto);
         let known = |ring: &Ring| {

@@ -40,7 +40,7 @@ impl Node {
         self.ask_donor(world, out);
     }
 
-    /// Goes on with what an earlier run of this node has left of a state, if that is of any use.
+    /// Continues with what an earlier run of this node has left of a state, if that is of any use.
     fn resume_fetch(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let comes_to = self.comes_to();
         let (Some(fetch), None) = (&mut self.fetch, &self.unfinished) else {
@@ -249,7 +249,8 @@ impl Node {
     }
 
     /// Which file a snapshot here is, and its length. Its header is read once, not with every
-    /// piece, and while it is the newest: of one that has been replaced, peers that fetch it go on.
+    /// piece, and while it is the newest: of one that has been replaced, peers that fetch it
+    /// continue.
     fn file_given(&mut self, id: Executed, world: &dyn World) -> Option<(SnapshotFile, u64)> {
         if let Some(at) = self.given.iter().position(|(file, _)| file.id == id) {
             // Newest again: the one given longest ago is removed first.

@@ -52,11 +52,11 @@ pub enum Input {
     Timer(TimerKey),
     /// Journal writes up to this one are durable.
     Persisted(PersistId),
-    /// This many bytes of the snapshot under way have been written so far.
+    /// This many bytes of the snapshot in progress have been written so far.
     SnapshotWritten(u64),
-    /// The snapshot under way is durable and the world's newest.
+    /// The snapshot in progress is durable and the world's newest.
     SnapshotSaved(SnapshotInfo),
-    /// The snapshot under way could not be saved. The reason is for the log.
+    /// The snapshot in progress could not be saved. The reason is for the log.
     SnapshotFailed,
     /// Something happened to a link.
     Link(Peer, Link),
@@ -245,13 +245,13 @@ pub struct TransferStatus {
     pub snapshot: Option<Executed>,
     /// The slot up to which batches executed since are here; the snapshot's while there are none.
     pub reached: Slot,
-    /// So many bytes of the phase are done …
+    /// This many bytes of the phase are done …
     pub bytes: u64,
-    /// … of so many; 0 while that is unknown.
+    /// … of this many; 0 while that is unknown.
     pub total: u64,
     /// How long the phase has taken.
     pub elapsed: Duration,
-    /// How long it takes yet if it goes on as before; unknown at its beginning.
+    /// How long it takes yet if it continues as before; unknown at its beginning.
     pub left: Option<Duration>,
 }
 
@@ -319,7 +319,7 @@ pub struct NodeStatus {
     pub disk_hung: bool,
     /// How the epoch has ended, if it has.
     pub sealed: Option<crate::Seal>,
-    /// Batches of the embedded frontend under way.
+    /// Batches of the embedded frontend in progress.
     pub open: usize,
     /// Frames dropped because they could not be read.
     pub frames_malformed: u64,

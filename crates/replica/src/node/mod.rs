@@ -139,7 +139,7 @@ const FRAME_KINDS: [FrameKind; 12] = [
     FrameKind::Bridge,
 ];
 
-/// Where a snapshot under way comes from.
+/// Where a snapshot in progress comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Under {
     /// From this node's executor. One of a state that may still be undone is finished when it
@@ -243,7 +243,7 @@ pub struct Node {
     state_bytes_sent: u64,
     /// When a fetched state was installed last.
     fetched_at: Option<Time>,
-    /// Its newest state goes on behind what its file is named for, and cannot be given to a peer.
+    /// Its newest state continues behind what its file is named for, and cannot be given to a peer.
     /// While it speculates, a later one may never become final.
     owes_state: bool,
     /// What is executed while somebody fetches from here.
@@ -480,7 +480,7 @@ impl Node {
     /// and counted, and the error says why.
     ///
     /// # Errors
-    /// Only for [`Input::Frame`]; the node goes on.
+    /// Only for [`Input::Frame`]; the node continues.
     ///
     /// # Panics
     /// When an invariant does not hold: stop the process.
@@ -701,7 +701,7 @@ impl Node {
         Ok(())
     }
 
-    /// The inbox is empty: lets the protocol flush, moves a snapshot under way on, and says when
+    /// The inbox is empty: lets the protocol flush, moves a snapshot in progress on, and says when
     /// to be called again.
     pub fn on_idle(&mut self, world: &dyn World, out: &mut Vec<Output>) -> Wake {
         if self.halted {
@@ -1125,7 +1125,7 @@ impl Node {
     }
 
     /// Feeds all that the node's future depends on into `hasher`, but for snapshots and state
-    /// transfer under way; false when the protocol does not show its part.
+    /// transfer in progress; false when the protocol does not show its part.
     pub fn fingerprint(&mut self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
         use core::hash::Hash;
         self.executor.digest().hash(&mut hasher);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// How much longer something takes that goes on as it did so far.
+/// How much longer something takes that continues as it did so far.
 fn left(bytes: u64, total: u64, elapsed: Duration) -> Option<Duration> {
     let known = bytes > 0 && total >= bytes && !elapsed.is_zero();
     known.then(|| {

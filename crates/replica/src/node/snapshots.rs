@@ -8,8 +8,8 @@ use crate::FRAME_HEAD;
 pub(super) enum Source {
     /// A snapshot that is durable here.
     Saved,
-    /// The file of the snapshot under way, as far as it has been written: what follows the state
-    /// goes on coming in meanwhile.
+    /// The file of the snapshot in progress, as far as it has been written: what follows the state
+    /// continues coming in meanwhile.
     Arriving,
     /// There was such a file. Another snapshot must come.
     Lost,
@@ -160,7 +160,7 @@ impl Node {
         self.step_install(world, out);
     }
 
-    /// Whether a state is in pieces that stays so unless the fetch goes on.
+    /// Whether a state is in pieces that stays so unless the fetch continues.
     pub(super) fn installs_arriving(&self) -> bool {
         let installing = self.installing.as_ref();
         installing.is_some_and(|it| matches!(it.source, Source::Arriving | Source::Lost))
@@ -371,7 +371,7 @@ impl Node {
         }
     }
 
-    /// Asks the protocol for a checkpoint unless one is under way. For an operator's order, too.
+    /// Asks the protocol for a checkpoint unless one is in progress. For an operator's order, too.
     pub fn ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         // That somebody needs a state is more urgent than that one is saved ahead of a change, and
         // behind the end of the epoch, too: the others may not come there without it.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Serving(e) ──the end is final──► Ended(e) ──a majority of e+1 has it──► Saving(e+1)
-//!       ▲                              the protocol of e goes on               │ its first state is
+//!       ▲                              the protocol of e continues             │ its first state is
 //!       │                                                                      ▼ a durable snapshot
 //!       └──begin_epoch: the protocol of e+1 starts ◄──EpochBegins── Beginning(e+1)
 //!                                                                              ▲
@@ -49,7 +49,7 @@ const SAVE_AGAIN: Duration = Duration::from_millis(500);
 enum Phase {
     /// The epoch's protocol runs.
     Serving,
-    /// It goes on, behind the end.
+    /// It continues, behind the end.
     Ended { since: Time },
     /// The next epoch's first state is being saved; not before this time when that has failed.
     Saving { again: Option<Time> },
@@ -749,7 +749,7 @@ impl Node {
             return;
         }
         if self.is_leaving() {
-            // Its protocol goes on for those that need it, until the next epoch is settled.
+            // Its protocol continues for those that need it, until the next epoch is settled.
             return;
         }
         // Peers are given the first state of an epoch in memory at once, and people the last one
@@ -789,7 +789,7 @@ impl Node {
         self.arm_succession(world, out);
     }
 
-    /// The protocol ends; what it had under way is kept.
+    /// The protocol ends; what it had in progress is kept.
     fn leave_protocol(&mut self, role: &'static str, out: &mut Vec<Output>) {
         if let Some(unfinished) = self.unfinished.take() {
             if !matches!(unfinished.kind, Under::Fetched { .. }) {

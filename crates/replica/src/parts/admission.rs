@@ -33,7 +33,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(32);
 /// The longest pause during which another failure would stop the group.
 const PAUSE_ALONE: Duration = Duration::from_secs(1);
 
-/// A member that has stayed for so many times its last pause begins with no pause again. A longer
+/// A member that has stayed for this many times its last pause begins with no pause again. A longer
 /// stay than `STAY_MAX` is not asked of anybody.
 const STAY_FACTOR: u32 = 4;
 const STAY_MIN: Duration = Duration::from_secs(10);

@@ -130,9 +130,9 @@ struct Open {
 struct Answers {
     usual: Duration,
     spread: Duration,
-    /// How long requests were waited for in vain since an answer last told something. While all of
-    /// them are repeated no answer tells which of its copies it is to, and whoever went on
-    /// repeating the next ones as soon would fill the links with copies for good (Karn's rule).
+    /// How long requests were waited for without effect since an answer last told something. While
+    /// all of them are repeated no answer tells which of its copies it is to, and whoever continued
+    /// repeating the next ones as soon would fill the links with copies permanently (Karn's rule).
     unanswered: Duration,
 }
 
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_request_waits_as_long_as_the_last_waited_in_vain_until_an_answer_tells_more() {
+    fn next_request_waits_as_long_as_last_waited_in_vain_until_answer_tells_more() {
         let mut answers = Answers::default();
         answers.took(MS);
         answers.unanswered = RETRY_MAX;

@@ -9,7 +9,7 @@ pub const CONTRADICTION: &str = "members contradict each other";
 
 /// Why a replica stops that was told what contradicts something it knows for certain: two values
 /// for one slot in one ballot, or two decisions for one slot. Crashes and losses do not explain
-/// that, and no protocol here tolerates more than those; to go on with either of the two would
+/// that, and no protocol here tolerates more than those; to continue with either of the two would
 /// spread the wrong one.
 #[must_use]
 pub(crate) fn contradiction(what: fmt::Arguments<'_>) -> String {

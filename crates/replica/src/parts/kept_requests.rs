@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A replica keeps what its own frontends gave it and nothing else, so a leader's queue is bounded
-//! by what all replicas may keep. What is passed on again may be ordered twice; sessions find it.
+//! by what all replicas may keep. What is forwarded again may be ordered twice; sessions find it.
 //!
 //! How a protocol uses them (see Multi-Paxos and ChainPaxos):
 //!
@@ -319,7 +319,7 @@ impl RequestQueue {
         }
     }
 
-    /// Queues what another replica passed on. `bytes_max` is what all replicas together may keep;
+    /// Queues what another replica forwarded. `bytes_max` is what all replicas together may keep;
     /// what goes beyond it is dropped, and what is no batch, each with a mark.
     pub fn take_in<P: Protocol>(
         &mut self,
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_queued_once_until_it_is_executed() {
+    fn batch_is_queued_once_until_it_is_executed() {
         let mut queue = RequestQueue::proposed(core::iter::once(key(1)));
         queue.push(key(1), bytes(5));
         assert!(queue.is_empty(), "it stands in the log");

@@ -40,7 +40,7 @@ const STALE: Duration = Duration::from_secs(3);
 const TOLD: Duration = Duration::from_millis(750);
 /// After this it counts no more how slow a peer was as the leader.
 const LED: Duration = Duration::from_secs(600);
-/// So many samples are kept: one at each beat.
+/// This many samples are kept: one at each beat.
 const SAMPLES: usize = 5;
 /// Padding of questions and answers, by which a narrow link is slow without a load, too …
 const PADDING: [u8; 900] = [0; 900];

@@ -10,8 +10,9 @@
 //!
 //! Where every member's word is needed for progress, one that is up and slow makes all as slow as
 //! itself, and no timeout finds it. The others can do without it as they do without one that is
-//! down. But a group in which too many are slow needs the slow ones: it goes on at their speed, and
-//! two members of which each finds the other slow do not stop it. Only speed depends on any of this.
+//! down. But a group in which too many are slow needs the slow ones: it continues at their speed,
+//! and two members of which each finds the other slow do not stop it. Only speed depends on any of
+//! this.
 
 use super::pace::Figures;
 use crate::{ReplicaId, ReplicaSet};
@@ -39,7 +40,7 @@ pub(super) enum Heard {
 
 #[derive(Clone, Copy, Debug)]
 struct Standing {
-    /// So many beats in a row it was far slower than a majority, or was not.
+    /// This many beats in a row it was far slower than a majority, or was not.
     slower: u32,
     quick: u32,
     /// After this number that it was not, it is no longer slow.

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_or_the_log_ends_it() {
+    fn state_or_the_log_ends_it() {
         let mut fetch = StateFetch::default();
         assert!(!fetch.reached(Slot(9)), "nothing was waited for");
         assert!(fetch.lowers(Slot(5), Slot(0), Time(1)));

@@ -13,7 +13,7 @@ use core::time::Duration;
 /// proposes, a slot or a round.
 ///
 /// On a short link one at a time is best: what arrives meanwhile travels together. On a long one
-/// the next may go as soon as the newest has been under way for a while, so the number in flight
+/// the next may go as soon as the newest has been in progress for a while, so the number in flight
 /// grows with the round trip by itself.
 #[derive(Clone, Debug, Hash)]
 pub struct Window<K> {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_grows_with_the_round_trip_and_is_bounded() {
+    fn window_grows_with_the_round_trip_and_is_bounded() {
         let gap = Duration::from_micros(250);
         let mut window = Window::default();
         assert_eq!(window.may(Time(0), gap, 3, 1000), May::Now);

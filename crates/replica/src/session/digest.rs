@@ -1,4 +1,4 @@
-//! Hashing all sessions as they are at one moment, in steps between which commands go on.
+//! Hashing all sessions as they are at one moment, in steps between which commands continue.
 //!
 //! ```text
 //!   begin ──► owners hashed at once, being few ──► sessions: one owner's after another's
@@ -83,7 +83,7 @@ impl Sessions {
         self.digest = Some(digest);
     }
 
-    /// Goes on for about `budget` bytes; gives the digest at the end.
+    /// Continues for about `budget` bytes; gives the digest at the end.
     pub(crate) fn digest_step(&mut self, budget: usize) -> Option<u128> {
         let digest = self.digest.as_mut()?;
         let stop = digest.sum.work().saturating_add(budget);

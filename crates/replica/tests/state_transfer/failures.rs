@@ -100,7 +100,7 @@ fn state_is_asked_for_after_a_pause_when_it_was_not_saved() {
 }
 
 #[test]
-fn failure_of_a_file_that_was_given_up_does_not_hold_the_next_fetch_up() {
+fn failure_of_file_that_was_given_up_does_not_hold_next_fetch_up() {
     let mut fetcher = Place::new(0);
     fetcher.pull("fetch", 5);
     fetcher.take();
@@ -145,7 +145,7 @@ fn replica_says_nothing_more_when_a_state_cannot_be_restored() {
 }
 
 #[test]
-fn a_fetch_goes_on_after_its_snapshot_could_not_be_saved() {
+fn fetch_goes_on_after_its_snapshot_could_not_be_saved() {
     let (mut fetcher, mut donor) = (Place::new(0), donor(5));
     fetch(&mut fetcher, &mut donor, 5);
     // Saving takes longer than a retry, and then fails.
@@ -187,7 +187,7 @@ fn donor_is_left_when_its_pieces_are_none() {
 }
 
 #[test]
-fn a_donors_file_that_was_cut_off_between_two_chunks_is_not_installed() {
+fn donors_file_that_was_cut_off_between_two_chunks_is_not_installed() {
     let (mut fetcher, mut donor) = (Place::new(0), donor(5));
     donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
     assert!(donor.take().1);

@@ -1,4 +1,4 @@
-//! A fetch goes on from what has come, across a restart of the fetcher and at another donor that
+//! A fetch continues from what has come, across a restart of the fetcher and at another donor that
 //! has the same file, and only there.
 
 use super::*;
@@ -112,7 +112,7 @@ fn older_beginning_is_gone_on_with_when_what_followed_is_to_be_had() {
 }
 
 #[test]
-fn beginning_of_a_state_that_the_log_has_overtaken_is_left_alone() {
+fn beginning_of_state_that_log_has_overtaken_is_left_alone() {
     let mut donor = wide_donor(1, 5);
     let (mut fetcher, _) = again(partly(&mut donor));
     for slot in 1..=5 {
@@ -159,7 +159,7 @@ fn fetch_goes_on_at_another_donor_with_the_same_file() {
 }
 
 #[test]
-fn piece_that_comes_twice_after_a_change_of_donor_changes_nothing() {
+fn piece_that_comes_twice_after_change_of_donor_changes_nothing() {
     let mut donor = wide_donor(1, 5);
     let mut fetcher = wide(0);
     fetcher.pull("fetch", 4);
@@ -245,7 +245,7 @@ fn newer_state_than_the_one_that_is_being_restored_is_fetched() {
 }
 
 #[test]
-fn fetch_of_more_ends_when_the_state_that_is_being_restored_will_do() {
+fn fetch_of_more_ends_when_state_that_is_being_restored_will_do() {
     let mut donor = wide_donor(1, 5);
     let mut fetcher = restoring(&mut donor);
     fetcher.pull("fetch", 6);

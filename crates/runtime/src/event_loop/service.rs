@@ -33,7 +33,7 @@ use std::{
     },
 };
 
-/// Stands for "something is under way" where a number of orders means that nothing is.
+/// Stands for "something is in progress" where a number of orders means that nothing is.
 const BUSY: u64 = u64::MAX;
 
 /// What is shown of the clients.
@@ -71,7 +71,7 @@ struct Shared {
     changed: AtomicBool,
     /// By how much the synchronised clock is ahead of the monotonic one, in nanoseconds.
     clock_ahead: AtomicU64,
-    /// After so many orders nothing was under way.
+    /// After this many orders nothing was in progress.
     idle_at: AtomicU64,
 }
 

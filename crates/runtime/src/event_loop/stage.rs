@@ -176,7 +176,7 @@ impl<O> Orders<O> {
         })
     }
 
-    /// Adds an order with so many bytes, waiting for room; heard of with [`Self::ring`].
+    /// Adds an order with this many bytes, waiting for room; heard of with [`Self::ring`].
     pub fn give(&mut self, bytes: usize, order: O) {
         if let Some(ring) = &mut self.ring {
             ring.push_waiting(bytes + ITEM_BYTES, order);

@@ -1,4 +1,4 @@
-//! Batches in the making and under way, and how many of them may be under way at once.
+//! Batches in the making and in progress, and how many of them may be in progress at once.
 //!
 //! ```text
 //!   requests ──► Pending ──window open──► InFlight ──► done
@@ -7,12 +7,12 @@
 //! ```
 //!
 //! On a fast network one batch at a time is best: what comes meanwhile becomes the next, and
-//! batches grow with the load. Over a long way more must be under way or the line stands idle.
+//! batches grow with the load. Over a long way more must be in progress or the line stands idle.
 //! What counts is the shortest time that a batch took lately: under load all take longer, and
 //! smaller batches would only make it worse. But a batch that is full waits for no other, and what
 //! follows becomes the next: a protocol that hands values on from replica to replica has only one
 //! replica at work on what comes as one piece. So full batches have a limit of their own, which
-//! only keeps them countable; what bounds their memory is the bytes under way.
+//! only keeps them countable; what bounds their memory is the bytes in flight.
 
 use super::group_queue::BatchKind;
 use bytes::Bytes;
@@ -45,7 +45,7 @@ pub(super) enum Entry {
     MemoryLimit(bool),
 }
 
-/// A batch under way.
+/// A batch in progress.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub kind: BatchKind,
@@ -63,7 +63,7 @@ pub(super) struct Pending {
     pub entries: Vec<Entry>,
     /// When its first request came.
     pub since: Time,
-    /// Batches of this kind under way.
+    /// Batches of this kind in progress.
     pub in_flight: usize,
     /// Length of the batch before this one.
     pub bytes_last: usize,
@@ -72,7 +72,7 @@ pub(super) struct Pending {
     period: Time,
 }
 
-/// How many batches may be under way.
+/// How many batches may be in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// At most this many, unless they are full.
@@ -81,9 +81,9 @@ pub(super) struct Window {
     pub full_batches_max: usize,
     /// One, and one more for each such interval that a batch takes; zero is "as many as may be".
     pub interval: Duration,
-    /// A batch of so many bytes is full.
+    /// A batch of this many bytes is full.
     pub bytes: usize,
-    /// A batch of so many requests is full.
+    /// A batch of this many requests is full.
     pub requests: usize,
 }
 
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_with_the_way_and_not_with_the_load() {
+    fn window_grows_with_the_way_and_not_with_the_load() {
         assert_eq!(after(&[]), 1);
         assert_eq!(after(&[100, 3000, 3000]), 1);
         assert_eq!(after(&[600, 900]), 3);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_has_become_longer_is_noticed() {
+    fn way_that_has_become_longer_is_noticed() {
         let longer = [vec![100; 10], vec![2_000_000; 2]].concat();
         assert_eq!(after(&longer), 1);
         let long = [vec![100; 10], vec![2_000_000; 8]].concat();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_waits_for_none_before_it_while_there_is_room() {
+    fn full_batch_waits_for_none_before_it_while_there_is_room() {
         for (requests, payload) in [(3, 0), (1, 2 << 10)] {
             let mut pending = Pending {
                 in_flight: 1,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_does_not_wait_for_ever() {
+    fn batch_does_not_wait_for_ever() {
         let mut pending = Pending::default();
         assert!(!pending.may_go(Time(0), WINDOW));
         pending.push(

@@ -7,7 +7,7 @@ use quintet_replica::{
 };
 use std::time::Duration;
 
-/// Nothing more is executed for a client that has so many bytes of replies waiting for it …
+/// Nothing more is executed for a client that has this many bytes of replies waiting for it …
 const OUTPUT_BYTES_SOFT: usize = 1 << 20;
 /// … so that it has no more than the longest replies of one request beyond them, and an error for
 /// each of its commands.
@@ -64,24 +64,24 @@ pub struct GatewayConfig {
     pub request_bytes_max: usize,
     /// The most commands of one connection that are ordered as one request.
     pub request_commands_max: usize,
-    /// A batch of so many bytes is submitted whatever is under way, and more requests begin the
+    /// A batch of this many bytes is submitted whatever is in progress, and more requests begin the
     /// next. A single request may be larger.
     pub batch_bytes: usize,
-    /// The same for so many requests of connections.
+    /// The same for this many requests of connections.
     pub batch_requests: usize,
-    /// The most bytes of requests that gather in one batch while as many are under way as may be.
+    /// The most bytes of requests that gather in one batch while as many are in flight as may be.
     /// A single request may be larger.
     pub batch_bytes_max: usize,
-    /// The most ordered batches under way at once; more requests wait for the next.
+    /// The most ordered batches in flight at once; more requests wait for the next.
     pub ordered_batches_max: usize,
-    /// The most linearizable batches under way at once.
+    /// The most linearizable batches in flight at once.
     pub linearizable_batches_max: usize,
     /// The same for batches of either kind that are full, which wait for no others.
     pub full_batches_max: usize,
-    /// One batch of a kind is under way at a time, and one more for each such interval that a
+    /// One batch of a kind is in progress at a time, and one more for each such interval that a
     /// batch takes at best; zero is "as many as may be".
     pub batch_interval: Duration,
-    /// The most bytes of batches under way; beyond them nothing more is read from clients.
+    /// The most bytes of batches in flight; beyond them nothing more is read from clients.
     pub in_flight_bytes_max: usize,
     /// Nothing is read from a client that has this many bytes of replies waiting for it.
     pub output_bytes_soft: usize,

@@ -39,7 +39,7 @@ pub(super) enum Replies {
     Off,
     /// All but the next command.
     SkipNext,
-    /// All but the command under way.
+    /// All but the command in progress.
     Skip,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Client {
     pub connected: Time,
     pub last_input: Time,
     pub last_command: &'static str,
-    /// It is to be disconnected once the reply under way is written.
+    /// It is to be disconnected once the reply in progress is written.
     pub killed: bool,
 }
 
@@ -136,13 +136,13 @@ pub(super) struct Connection {
     pub watched: Vec<WatchedKey>,
     /// Its read of the past in progress.
     pub past: Option<Box<PastRead>>,
-    /// The keys of a WATCH under way.
+    /// The keys of a WATCH in progress.
     pub watching: Vec<WatchedKey>,
     /// The group that its request is for, by its place among the gateway's.
     pub group: usize,
     /// The group of the keys that it watches or that its transaction names.
     pub transaction_group: Option<usize>,
-    /// Open in the groups' logs, or to be opened by the batch under way.
+    /// Open in the groups' logs, or to be opened by the batch in progress.
     pub sessions: OpenSessions,
     pub phase: Phase,
     /// When the request in flight was made of the input, and of how many commands.
@@ -160,7 +160,7 @@ pub(super) struct Connection {
     pub parked: usize,
     /// How much of what it [holds](Self::holds) is counted in the sum of all.
     pub counted: usize,
-    /// The database that is selected once the transaction under way has been executed.
+    /// The database that is selected once the transaction in progress has been executed.
     pub database_after: Option<u8>,
     /// It stands in the queue of connections to serve.
     pub queued: bool,
@@ -168,9 +168,9 @@ pub(super) struct Connection {
     pub dirty: bool,
     /// The client will send nothing more, but still reads.
     pub ended: bool,
-    /// To be closed when nothing is under way and the output is written.
+    /// To be closed when nothing is in progress and the output is written.
     pub closing: bool,
-    /// The client has left; the slot is kept for the request under way.
+    /// The client has left; the slot is kept for the request in progress.
     pub gone: bool,
 }
 

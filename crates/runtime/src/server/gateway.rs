@@ -43,7 +43,7 @@ pub struct ConnectionId(pub usize);
 
 /// Between the seeds of two groups' owners.
 const SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
-/// A connection with a request under way may send this much ahead.
+/// A connection with a request in progress may send this much ahead.
 const INPUT_AHEAD_MAX: usize = 256 << 10;
 /// Room made at once for an argument that is announced, once some of it has come …
 const ANNOUNCED_MAX: usize = 1 << 20;
@@ -259,7 +259,7 @@ impl Gateway {
         self.connections[id.0] = Some(connection);
     }
 
-    /// The client has gone; its id is not used again before its request under way has ended.
+    /// The client has gone; its id is not used again before its request in progress has ended.
     ///
     /// # Panics
     /// When the connection is not open.
@@ -664,7 +664,7 @@ impl Gateway {
         });
     }
 
-    /// Takes a finished batch out of those under way.
+    /// Takes a finished batch out of those in progress.
     pub(super) fn finish_batch(&mut self, batch: BatchId, now: Time) -> Option<InFlight> {
         self.pass_time(now);
         let in_flight = self.in_flight.remove(&batch.0)?;
@@ -815,7 +815,7 @@ impl Gateway {
         if connection.closing || connection.ended || full {
             return false;
         }
-        // A command that is longer than that must be let in while nothing else can go on.
+        // A command that is longer than that must be let in while nothing else can continue.
         let waits = connection.phase != Phase::Free || connection.queued;
         !waits || connection.input.len() < INPUT_AHEAD_MAX
     }
@@ -893,7 +893,7 @@ impl Gateway {
         self.view = view;
     }
 
-    /// No new commands from now on; what is under way is finished, then connections are closed.
+    /// No new commands from now on; what is in progress is finished, then connections are closed.
     pub fn begin_shutdown(&mut self) {
         self.shutting_down = true;
         self.end_changes_to_stop();
@@ -907,7 +907,7 @@ impl Gateway {
         }
     }
 
-    /// Whether nothing is under way and no reply waits to be written.
+    /// Whether nothing is in progress and no reply waits to be written.
     #[must_use]
     pub fn idle(&self) -> bool {
         self.in_flight.is_empty()

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_has_help_type_and_samples() {
+    fn text_has_help_type_and_samples() {
         let mut metrics = Exposition::default();
         metrics.counter("fish_total", "Fish caught.", 3);
         let samples = vec![

@@ -63,7 +63,7 @@ impl Output {
         }
     }
 
-    /// So many bytes of [`Self::first`] were written.
+    /// This many bytes of [`Self::first`] were written.
     pub fn advance(&mut self, count: usize) {
         self.bytes -= count;
         match self.parts.front_mut() {

@@ -115,7 +115,7 @@ enum State {
 #[derive(Debug)]
 pub struct Parser {
     state: State,
-    /// Where to go on, from the front of the input.
+    /// Where to continue, from the front of the input.
     at: usize,
     /// The input must be at least this long before it is worth looking.
     need: usize,
@@ -140,10 +140,10 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Looks at the input, which begins with the command under way.
+    /// Looks at the input, which begins with the command in progress.
     ///
     /// # Errors
-    /// When the connection cannot go on; the parser must not be used any more.
+    /// When the connection cannot continue; the parser must not be used any more.
     #[inline]
     pub fn step(
         &mut self,
@@ -209,7 +209,7 @@ impl Parser {
         self.state != State::Start
     }
 
-    /// How many more bytes the argument under way needs at least.
+    /// How many more bytes the argument in progress needs at least.
     #[must_use]
     pub const fn missing(&self, input: usize) -> usize {
         self.need.saturating_sub(input)
@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_size_allocates_nothing() {
+    fn announced_size_allocates_nothing() {
         let mut parser = Parser::default();
         let input = b"*1000000000\r\n$3\r\nSET\r\n$500000000\r\n";
         let limits = Limits {
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_too_long_is_dropped_and_the_next_command_is_read() {
+    fn argument_too_long_is_dropped_and_the_next_command_is_read() {
         let mut bytes = b"*3\r\n$3\r\nSET\r\n$2000\r\n".to_vec();
         bytes.resize(bytes.len() + 2000, b'v');
         bytes.extend_from_slice(b"\r\n$1\r\nx\r\n*1\r\n$4\r\nPING\r\n");

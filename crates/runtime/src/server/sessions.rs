@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_with_sessions_is_renewed_before_it_may_lapse() {
+    fn owner_with_sessions_is_renewed_before_it_may_lapse() {
         let lifetime = Duration::from_secs(120);
         let mut owner = Owner::new(1);
         assert_eq!(owner.renew_at(lifetime), Time::NEVER);

@@ -120,7 +120,7 @@ impl Gateway {
 fn matches(pattern: &[u8], name: &str) -> bool {
     let name = name.as_bytes();
     let (mut at, mut from) = (0, 0);
-    // Where to go on when what follows the last star does not fit.
+    // Where to continue when what follows the last star does not fit.
     let mut retry = None;
     loop {
         match pattern.get(at) {

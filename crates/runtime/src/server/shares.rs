@@ -157,7 +157,7 @@ impl Connection {
         input.max(reply).max(exec)
     }
 
-    /// A request was answered with so many bytes: the next has as many commands as fit `good`.
+    /// A request was answered with this many bytes: the next has as many commands as fit `good`.
     pub fn note_reply(&mut self, bytes: usize, good: usize) {
         self.reply_last = bytes;
         let commands = self.request_commands.max(1);

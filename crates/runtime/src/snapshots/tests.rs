@@ -38,7 +38,7 @@ fn names_sort_by_slot_and_read_back() {
 
 /// Also `snapshot_reaping_order`: 10 is newer than 9, whatever the order of the files is.
 #[test]
-fn the_two_newest_snapshots_are_kept_and_found_again() {
+fn two_newest_snapshots_are_kept_and_found_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().to_path_buf();
     let (mailbox, mailer) = mailbox();
@@ -191,7 +191,7 @@ fn snapshots_stay_readable_to_two_fetchers_when_replaced() {
 }
 
 #[test]
-fn snapshot_that_replaces_one_of_the_same_name_is_the_one_that_is_read() {
+fn snapshot_that_replaces_one_of_same_name_is_one_that_is_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().to_path_buf();
     let (mailbox, mailer) = mailbox();

@@ -81,7 +81,7 @@ impl ReplayWindow {
     }
 }
 
-/// Whether a frame of so many bytes can travel in a datagram of at most `most`.
+/// Whether a frame of this many bytes can travel in a datagram of at most `most`.
 pub(super) const fn carries(most: usize, frame: usize) -> bool {
     frame > 0 && HEADER + LENGTH + frame <= most
 }
@@ -99,7 +99,7 @@ impl Filling {
         self.frames == 0
     }
 
-    /// Whether a frame of so many bytes fits beside what is in it.
+    /// Whether a frame of this many bytes fits beside what is in it.
     pub const fn has_room(&self, most: usize, frame: usize) -> bool {
         let used = if self.is_empty() {
             HEADER
@@ -245,7 +245,7 @@ mod tests {
         Frame::from(Bytes::copy_from_slice(tail)).prefixed(Bytes::copy_from_slice(head))
     }
 
-    /// The datagrams, of at most so many bytes, that these frames are packed into.
+    /// The datagrams, of at most this many bytes, that these frames are packed into.
     fn packed(frames: &[Vec<u8>], most: usize) -> Vec<Vec<u8>> {
         let mut filling = Filling::default();
         let mut datagrams = Vec::new();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_point_beyond_the_end_are_refused_though_the_checksum_is_right() {
+    fn lengths_that_point_beyond_end_are_refused_though_checksum_is_right() {
         let mut bytes = packed(&[vec![1; 40]], 1_400).remove(0);
         for length in [41u16, 4_000, u16::MAX] {
             bytes[HEADER..HEADER + 2].copy_from_slice(&length.to_le_bytes());
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_as_long_as_asked_for_and_holds_nothing() {
+    fn probe_is_as_long_as_asked_for_and_holds_nothing() {
         for length in [0, HEADER, 513, 1_400] {
             let bytes = probe(length, 9, 5);
             assert_eq!(bytes.len(), length.max(HEADER));

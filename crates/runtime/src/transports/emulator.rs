@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_breaks_loses_what_waits_for_it() {
+    fn link_that_breaks_loses_what_waits_for_it() {
         let mut links = Links::default();
         links.other.delay = Duration::from_millis(10);
         let mut emulator = Emulator::new(&links, ReplicaId(0), Time(0), Duration::ZERO);

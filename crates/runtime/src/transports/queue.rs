@@ -198,7 +198,7 @@ pub(super) struct Incoming {
 
 /// What one read brought.
 pub(super) enum Got {
-    /// So many bytes; true when more may be there.
+    /// This many bytes; true when more may be there.
     Bytes(usize, bool),
     /// Nothing for now.
     Nothing,

@@ -4,7 +4,7 @@
 //!   calls and returns in order   c1 c2 r2 c3 r1 r3        (an uncertain operation has no return)
 //!        │ candidates: the calls before the first return that the model allows here
 //!        ▼
-//!   one only looks? ──► take it at once: no order could be spoilt by that
+//!   one only looks? ──► take it at once: no order could be corrupted by that
 //!   otherwise choose, in the order of the hints: take call and return out, begin again
 //!        │ no candidate is left: take the last choice back
 //!        ▼
@@ -58,7 +58,7 @@ pub struct Interval<S> {
 
 /// What the search found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judgement {
+pub enum Verdict {
     /// There is an order that explains all answers.
     Linearizable,
     /// There is none; the index of an operation that could not be placed in the longest try.
@@ -217,7 +217,7 @@ impl<'a, M: Model> Search<'a, M> {
         candidates
     }
 
-    fn run(&mut self, steps_max: u64) -> Judgement {
+    fn run(&mut self, steps_max: u64) -> Verdict {
         let mut seen: HashSet<(Chosen, M::State), FixedState> = HashSet::default();
         let mut taken = SmallVec::new();
         let candidates = self.candidates(&mut taken);
@@ -230,11 +230,11 @@ impl<'a, M: Model> Search<'a, M> {
         let mut culprit = self.culprit;
         while self.left > 0 {
             if self.steps > steps_max {
-                return Judgement::Undecided(steps_max);
+                return Verdict::Undecided(steps_max);
             }
             let depth = stack.len();
             let Some(top) = stack.last_mut() else {
-                return Judgement::Impossible(culprit);
+                return Verdict::Impossible(culprit);
             };
             let Some((operation, after)) = top.candidates.get(top.next).cloned() else {
                 if depth > self.deepest {
@@ -242,7 +242,7 @@ impl<'a, M: Model> Search<'a, M> {
                     culprit = self.first_return().unwrap_or(culprit);
                 }
                 let Some(choice) = stack.pop() else {
-                    return Judgement::Impossible(culprit);
+                    return Verdict::Impossible(culprit);
                 };
                 for operation in choice.taken.iter().rev() {
                     self.put_back(*operation);
@@ -267,7 +267,7 @@ impl<'a, M: Model> Search<'a, M> {
                 next: 0,
             });
         }
-        Judgement::Linearizable
+        Verdict::Linearizable
     }
 
     fn first_return(&self) -> Option<usize> {
@@ -280,11 +280,7 @@ impl<'a, M: Model> Search<'a, M> {
 }
 
 /// Searches for an order of the operations of one key. Gives up after `steps_max` steps.
-pub fn check_key<M: Model>(
-    model: &M,
-    operations: &[Interval<M::Step>],
-    steps_max: u64,
-) -> Judgement {
+pub fn check_key<M: Model>(model: &M, operations: &[Interval<M::Step>], steps_max: u64) -> Verdict {
     Search::new(model, operations).run(steps_max)
 }
 
@@ -361,12 +357,12 @@ pub fn check(
             .collect();
         let (key, count) = (group[0].0, group.len());
         let what = match check_key(&Cells, &operations, STEPS_MAX) {
-            Judgement::Linearizable => continue,
-            Judgement::Undecided(steps) => format!(
+            Verdict::Linearizable => continue,
+            Verdict::Undecided(steps) => format!(
                 "no order of the {count} operations on key {key} was found in {steps} steps, and \
                  the order in which they were executed does not explain their answers"
             ),
-            Judgement::Impossible(index) => format!(
+            Verdict::Impossible(index) => format!(
                 "no order of the {count} operations on key {key} explains their answers; operation \
                  {} cannot be placed: {:?}",
                 group[index].1, history[group[index].1]
@@ -396,7 +392,7 @@ mod tests {
         }
     }
 
-    fn judge(operations: &[Interval<(Operation, Option<Reply>)>]) -> Judgement {
+    fn verdict(operations: &[Interval<(Operation, Option<Reply>)>]) -> Verdict {
         check_key(&Cells, operations, STEPS_MAX)
     }
 
@@ -419,19 +415,19 @@ mod tests {
             write(2, 3, 8),
             interval(5, Some(6), Operation::Read, read(7)),
         ];
-        assert_eq!(judge(&history), Judgement::Linearizable);
+        assert_eq!(verdict(&history), Verdict::Linearizable);
         let history = [
             write(1, 4, 7),
             write(2, 3, 8),
             interval(5, Some(6), Operation::Read, read(8)),
         ];
-        assert_eq!(judge(&history), Judgement::Linearizable);
+        assert_eq!(verdict(&history), Verdict::Linearizable);
         let history = [
             write(1, 2, 7),
             write(3, 4, 8),
             interval(5, Some(6), Operation::Read, read(7)),
         ];
-        assert!(matches!(judge(&history), Judgement::Impossible(_)));
+        assert!(matches!(verdict(&history), Verdict::Impossible(_)));
     }
 
     #[test]
@@ -439,16 +435,16 @@ mod tests {
         let lost = interval(1, None, Operation::Write(9), None);
         let see = |from, value| interval(from, Some(from + 1), Operation::Read, read(value));
         assert_eq!(
-            judge(&[lost.clone(), see(2, 0), see(4, 0)]),
-            Judgement::Linearizable
+            verdict(&[lost.clone(), see(2, 0), see(4, 0)]),
+            Verdict::Linearizable
         );
         assert_eq!(
-            judge(&[lost.clone(), see(2, 0), see(4, 9)]),
-            Judgement::Linearizable
+            verdict(&[lost.clone(), see(2, 0), see(4, 9)]),
+            Verdict::Linearizable
         );
         assert!(matches!(
-            judge(&[lost, see(2, 9), see(4, 0)]),
-            Judgement::Impossible(_)
+            verdict(&[lost, see(2, 9), see(4, 0)]),
+            Verdict::Impossible(_)
         ));
     }
 
@@ -460,17 +456,17 @@ mod tests {
             new: 5,
         };
         let failed = interval(2, Some(3), swap, Some(Reply::Swapped(false)));
-        assert_eq!(judge(&[lost, failed.clone()]), Judgement::Linearizable);
-        assert!(matches!(judge(&[failed]), Judgement::Impossible(0)));
+        assert_eq!(verdict(&[lost, failed.clone()]), Verdict::Linearizable);
+        assert!(matches!(verdict(&[failed]), Verdict::Impossible(0)));
     }
 
     #[test]
     fn increment_applied_twice_is_seen() {
         let add = |at, sum| interval(at, Some(at + 1), Operation::Add(1), Some(Reply::Sum(sum)));
-        assert_eq!(judge(&[add(1, 1), add(3, 2)]), Judgement::Linearizable);
+        assert_eq!(verdict(&[add(1, 1), add(3, 2)]), Verdict::Linearizable);
         assert!(matches!(
-            judge(&[add(1, 1), add(3, 3)]),
-            Judgement::Impossible(_)
+            verdict(&[add(1, 1), add(3, 3)]),
+            Verdict::Impossible(_)
         ));
     }
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A command is found in a record by its id, which no encoding changes: a batch is one blob from
-//! the client's server to the journal. This convicts at once what `durable` sees only when the
+//! the client's server to the journal. This detects at once what `durable` sees only when the
 //! right replicas crash at the right time.
 
 use super::Violation;

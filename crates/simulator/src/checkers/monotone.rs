@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_durable_promise_outlives_a_restart() {
+    fn durable_promise_outlives_a_restart() {
         let mut monotone = Monotone::default();
         monotone.promises(PersistId(1), 5, 3);
         assert_eq!(monotone.clone().restarted(0, 2), Ok(()), "not durable");

@@ -165,7 +165,7 @@ mod tests {
         (order, states, queries)
     }
 
-    fn judge(
+    fn verdict(
         order: &Agreement,
         states: &StateHash,
         queries: &[(u16, Queried)],
@@ -182,14 +182,14 @@ mod tests {
     #[test]
     fn what_a_replica_did_is_what_a_fresh_machine_does() {
         let (order, states, queries) = watched();
-        assert_eq!(judge(&order, &states, &queries), Ok(3));
+        assert_eq!(verdict(&order, &states, &queries), Ok(3));
     }
 
     #[test]
     fn read_that_was_never_true_is_seen() {
         let (order, states, mut queries) = watched();
         queries[0].1.reply[9] ^= 1;
-        assert!(judge(&order, &states, &queries).is_err());
+        assert!(verdict(&order, &states, &queries).is_err());
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
         let (order, _, queries) = watched();
         let mut states = StateHash::default();
         states.before(0, 2, 7).unwrap();
-        assert!(judge(&order, &states, &queries).is_err());
+        assert!(verdict(&order, &states, &queries).is_err());
     }
 
     #[test]

@@ -23,14 +23,14 @@ pub(super) fn leader(stage: &Stage) -> usize {
 /// One that runs and does not order.
 pub(super) fn member(stage: &Stage) -> Result<usize, Skip> {
     let leader = leader(stage);
-    let mut others = stage.up().into_iter().rev().filter(|seat| *seat != leader);
+    let mut others = stage.up().into_iter().rev().filter(|host| *host != leader);
     others.next().ok_or(Skip("there is nobody but the leader"))
 }
 
 /// The replica, if the protocol can do without it.
-pub(super) fn dispensable(stage: &Stage, seat: usize) -> Result<usize, Skip> {
-    match stage.expendable(&[seat]).is_empty() {
-        false => Ok(seat),
+pub(super) fn dispensable(stage: &Stage, host: usize) -> Result<usize, Skip> {
+    match stage.expendable(&[host]).is_empty() {
+        false => Ok(host),
         true => Err(Skip("the protocol cannot do without it")),
     }
 }
@@ -38,8 +38,8 @@ pub(super) fn dispensable(stage: &Stage, seat: usize) -> Result<usize, Skip> {
 /// All replicas, the leader last.
 pub(super) fn leader_last(stage: &Stage) -> Vec<usize> {
     let leader = leader(stage);
-    let mut order: Vec<usize> = (0..stage.seats.len())
-        .filter(|seat| *seat != leader)
+    let mut order: Vec<usize> = (0..stage.hosts.len())
+        .filter(|host| *host != leader)
         .collect();
     order.push(leader);
     order
@@ -65,7 +65,7 @@ pub(super) fn outgrow_logs(stage: &mut Stage, without: usize) {
     stage.payload_extra = 2000;
     for _ in 0..4 {
         let mut numbers = Vec::new();
-        for at in (0..stage.seats.len()).filter(|at| *at != without) {
+        for at in (0..stage.hosts.len()).filter(|at| *at != without) {
             let client = stage.client(Place::At(at));
             for key in 0..30 {
                 let add = Operation::Add(1);

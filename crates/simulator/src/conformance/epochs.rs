@@ -109,7 +109,7 @@ fn follows(
     start(&mut stage, &[proposer], SECOND_EPOCH);
     stage.until("the load is answered", Stage::quiet);
     assert!(stage.answered(&numbers));
-    let all: Vec<usize> = (0..stage.seats.len()).collect();
+    let all: Vec<usize> = (0..stage.hosts.len()).collect();
     if disk {
         for replica in &all {
             stage.crash(*replica);
@@ -169,7 +169,7 @@ fn laggard_comes_into(setting: Setting, down: bool, epochs: u64) -> Result<(), S
         stage.isolate(replica, true);
     }
     cast::outgrow_logs(&mut stage, replica);
-    let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != replica).collect();
+    let others: Vec<usize> = (0..stage.hosts.len()).filter(|at| *at != replica).collect();
     for number in 1..=epochs {
         change(&mut stage, &others, EpochNumber(number));
         cast::outgrow_logs(&mut stage, replica);
@@ -242,26 +242,26 @@ pub(super) fn lost_replica_is_replaced(setting: Setting) -> Result<(), Skip> {
         if !runs {
             stage.crash(lost);
         }
-        let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != lost).collect();
+        let others: Vec<usize> = (0..stage.hosts.len()).filter(|at| *at != lost).collect();
         change_by(&mut stage, &others, number, |stage, replica| {
             let _ = stage.offer_replacement(replica, lost);
         });
         number = EpochNumber(number.0 + 1);
         if runs {
             stage.until("the replica that is replaced is told so", |stage| {
-                stage.seats[lost].halted.is_some()
+                stage.hosts[lost].halted.is_some()
             });
         } else {
             // Its directory is found again: it is no member any more.
             stage.start(lost);
             stage.until("the replica that was replaced is told so", |stage| {
-                stage.seats[lost].halted.is_some()
+                stage.hosts[lost].halted.is_some()
             });
         }
-        let why = stage.seats[lost].halted.clone().unwrap_or_default();
+        let why = stage.hosts[lost].halted.clone().unwrap_or_default();
         assert!(why.contains("no member any more since epoch"), "{why}");
         stage.join(lost, others[0]);
-        let all: Vec<usize> = (0..stage.seats.len()).collect();
+        let all: Vec<usize> = (0..stage.hosts.len()).collect();
         serve(&mut stage, &all, number);
         goes_on(&mut stage);
         // Clients of the one that died are not answered any more.
@@ -299,7 +299,7 @@ pub(super) fn members_come_and_go(mut setting: Setting) -> Result<(), Skip> {
             serve(stage, &[new], number);
             stage.until("the load is answered", |stage| stage.answered(&numbers));
         } else {
-            let removed = &stage.seats[members];
+            let removed = &stage.hosts[members];
             let why = removed.halted.clone().unwrap_or_default();
             assert!(why.contains("no member any more since epoch"), "{why}");
         }
@@ -518,7 +518,7 @@ pub(super) fn learner_has_the_state_when_it_gets_its_vote(
     let voters: Vec<usize> = (0..first).collect();
     let learns = |stage: &mut Stage| {
         stage.until("the learner has caught up", |stage| {
-            let node = stage.seats[new].node.as_ref();
+            let node = stage.hosts[new].node.as_ref();
             node.is_some_and(|node| node.has_caught_up(stage.local_time(new)))
         });
     };
@@ -530,8 +530,8 @@ pub(super) fn learner_has_the_state_when_it_gets_its_vote(
         number = EpochNumber(number.0 + 1);
         (numbers, number)
     };
-    let (numbers, _) = change(&mut stage, |stage, seat| {
-        let _ = stage.offer_learner(seat);
+    let (numbers, _) = change(&mut stage, |stage, host| {
+        let _ = stage.offer_learner(host);
     });
     // It counts nowhere: as many voters may be lost without it as before.
     stage.until("the load is answered", |stage| stage.answered(&numbers));
@@ -562,14 +562,14 @@ pub(super) fn learner_has_the_state_when_it_gets_its_vote(
     learns(&mut stage);
     // In another epoch it is a learner still.
     let fetched = stage.marked("state transfer");
-    let (numbers, _) = change(&mut stage, |stage, seat| {
-        let _ = stage.offer_seal(seat, seat);
+    let (numbers, _) = change(&mut stage, |stage, host| {
+        let _ = stage.offer_seal(host, host);
     });
     stage.until("the load is answered", |stage| stage.answered(&numbers));
     learns(&mut stage);
     assert_eq!(stage.serves_in(new), None);
-    let (numbers, number) = change(&mut stage, |stage, seat| {
-        let _ = stage.offer_vote(seat);
+    let (numbers, number) = change(&mut stage, |stage, host| {
+        let _ = stage.offer_vote(host);
     });
     serve(&mut stage, &[new], number);
     stage.until("the load is answered", |stage| stage.answered(&numbers));
@@ -578,7 +578,7 @@ pub(super) fn learner_has_the_state_when_it_gets_its_vote(
     stage.run(5 * SECOND);
     for replica in 0..=first {
         let now = stage.local_time(replica);
-        let node = stage.seats[replica].node.as_ref().expect("it runs");
+        let node = stage.hosts[replica].node.as_ref().expect("it runs");
         let others = node.quorate_peers(now).len();
         assert_eq!(
             others, first,
@@ -598,13 +598,13 @@ pub(super) fn learner_has_the_state_when_it_gets_its_vote(
 
 /// All disks take so long for a sync and for a snapshot.
 fn set_latency(stage: &mut Stage, latency: u64) {
-    let all = stage.seats.iter_mut();
+    let all = stage.hosts.iter_mut();
     all.for_each(|it| it.disk.latency = latency);
 }
 
 /// The same for the disk of one replica.
 fn set_latency_of(stage: &mut Stage, replica: usize, latency: u64) {
-    stage.seats[replica].disk.latency = latency;
+    stage.hosts[replica].disk.latency = latency;
 }
 
 /// All that run save their state ahead of a change.
@@ -704,7 +704,7 @@ pub(super) fn clients_wait_for_no_timer_when_an_epoch_begins(
         });
         let asked: Vec<usize> = asked.collect();
         serve(&mut stage, &[late], EpochNumber(2));
-        // Writes under way take as long as they would have.
+        // Writes in progress take as long as they would have.
         set_latency_of(&mut stage, late, MILLISECOND / 10);
         let most = if slow { 15 } else { 5 };
         stage.run(most * MILLISECOND);
@@ -753,7 +753,7 @@ pub(super) fn first_state_that_could_not_be_saved_is_saved_later(
     Ok(())
 }
 
-/// What clients send asks for the end of the epoch: nobody orders it, and the others go on.
+/// What clients send asks for the end of the epoch: nobody orders it, and the others continue.
 pub(super) fn clients_cannot_end_the_epoch(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
     stage.forge_seals = true;

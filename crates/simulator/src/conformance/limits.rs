@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Writes at all but these, a few at a time; gives how long the whole took.
 fn work(stage: &mut Stage, without: &[usize], rounds: u64) -> u64 {
     let began = stage.now;
-    let others: Vec<usize> = (0..stage.seats.len())
+    let others: Vec<usize> = (0..stage.hosts.len())
         .filter(|replica| !without.contains(replica))
         .collect();
     let clients: Vec<usize> = others
@@ -38,16 +38,16 @@ fn work(stage: &mut Stage, without: &[usize], rounds: u64) -> u64 {
 pub(super) fn slow_replica_isolated(mut setting: Setting) -> Result<(), Skip> {
     setting.pace_beat = Duration::from_millis(20);
     let mut stage = cast::open(setting);
-    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
-    stage.slow_links(seat, 100);
-    stage.seats[seat].disk.latency *= 100;
+    let host = cast::dispensable(&stage, cast::member(&stage)?)?;
+    stage.slow_links(host, 100);
+    stage.hosts[host].disk.latency *= 100;
     // A protocol that waits for all must notice first.
-    work(&mut stage, &[seat], 100);
-    let slow = work(&mut stage, &[seat], 100);
-    stage.slow_links(seat, 1);
-    stage.seats[seat].disk.latency /= 100;
+    work(&mut stage, &[host], 100);
+    let slow = work(&mut stage, &[host], 100);
+    stage.slow_links(host, 1);
+    stage.hosts[host].disk.latency /= 100;
     stage.recover();
-    let even = work(&mut stage, &[seat], 100);
+    let even = work(&mut stage, &[host], 100);
     assert!(
         slow < 5 * even,
         "with one slow replica 100 rounds take {} ms, without {} ms",
@@ -109,15 +109,15 @@ pub(super) fn bounded_memory(mut setting: Setting) -> Result<(), Skip> {
     cast::short_logs(&mut setting);
     setting.snapshot_bytes_min = 64 << 10;
     let mut stage = cast::open(setting);
-    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
-    stage.isolate(seat, false);
+    let host = cast::dispensable(&stage, cast::member(&stage)?)?;
+    stage.isolate(host, false);
     stage.payload_extra = 1000;
-    work(&mut stage, &[seat], 400);
+    work(&mut stage, &[host], 400);
     let (written, bytes) = (800, 800 * 1100);
-    for (index, held) in stage.seats.iter().enumerate() {
+    for (index, held) in stage.hosts.iter().enumerate() {
         let records = held.disk.records_max;
         assert!(
-            index == seat || records < written,
+            index == host || records < written,
             "the journal of replica {index} held {records} records for {written} commands"
         );
     }

@@ -295,7 +295,7 @@ impl Verdict {
 ///
 /// # Errors
 /// When there is no such protocol.
-pub fn judge(
+pub fn verdict(
     protocol: &str,
     filter: &str,
     options: &[(String, String)],

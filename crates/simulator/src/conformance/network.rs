@@ -54,7 +54,7 @@ pub(super) fn resets(setting: Setting) -> Result<(), Skip> {
     let places = stage.places();
     for round in 0..30 {
         stage.run((round % 7) * MILLISECOND / 3);
-        for a in 0..stage.seats.len() {
+        for a in 0..stage.hosts.len() {
             let b = (a + 1 + round as usize) % places;
             if a != b {
                 stage.break_link(a, b, Link::Reset);
@@ -69,8 +69,8 @@ pub(super) fn resets(setting: Setting) -> Result<(), Skip> {
 /// Writes somewhere until one is answered: the rest continues. The load may hang at those that are
 /// cut off.
 fn goes_on(stage: &mut Stage, at: &[usize]) {
-    for seat in at {
-        let client = stage.client(Place::At(*seat));
+    for host in at {
+        let client = stage.client(Place::At(*host));
         let write = stage.ask(client, Level::Ordered, 5, Operation::Add(1));
         let read = stage.ask(client, Level::Linearizable, 5, Operation::Read);
         stage.until("those that reach each other continue", |stage| {
@@ -90,7 +90,7 @@ pub(super) fn partition_full(setting: Setting) -> Result<(), Skip> {
             let lost = stage.expendable(&order);
             let left: Vec<usize> = order
                 .into_iter()
-                .filter(|seat| !lost.contains(seat))
+                .filter(|host| !lost.contains(host))
                 .collect();
             stage.load(6, 10);
             stage.run(MILLISECOND);
@@ -107,19 +107,19 @@ pub(super) fn partition_one_way(setting: Setting) -> Result<(), Skip> {
     for heard in [false, true] {
         for leader in [false, true] {
             let mut stage = cast::open(setting.clone());
-            let seat = if leader {
+            let host = if leader {
                 cast::leader(&stage)
             } else {
                 cast::member(&stage)?
             };
-            cast::dispensable(&stage, seat)?;
-            let others: Vec<usize> = (0..stage.seats.len()).filter(|it| *it != seat).collect();
+            cast::dispensable(&stage, host)?;
+            let others: Vec<usize> = (0..stage.hosts.len()).filter(|it| *it != host).collect();
             let pairs: Vec<_> = (others.iter())
                 .map(|other| {
                     if heard {
-                        (*other, seat)
+                        (*other, host)
                     } else {
-                        (seat, *other)
+                        (host, *other)
                     }
                 })
                 .collect();
@@ -194,7 +194,7 @@ pub(super) fn lost_majority_acknowledges_nothing(setting: Setting) -> Result<(),
     let mut lost = stage.expendable(&order);
     let left: Vec<usize> = order
         .into_iter()
-        .filter(|seat| !lost.contains(seat))
+        .filter(|host| !lost.contains(host))
         .collect();
     let Some((alone, more)) = left.split_last() else {
         return Err(Skip("the protocol needs nobody"));
@@ -203,7 +203,7 @@ pub(super) fn lost_majority_acknowledges_nothing(setting: Setting) -> Result<(),
     if stage.expendable(&lost).len() == lost.len() {
         return Err(Skip("the protocol can do with one"));
     }
-    for a in 0..stage.seats.len() {
+    for a in 0..stage.hosts.len() {
         stage.isolate(a, false);
     }
     // What was on its way before may still be answered; new commands may not.
@@ -229,8 +229,8 @@ pub(super) fn liveness_after_healing(setting: Setting) -> Result<(), Skip> {
         let mut stage = cast::open(setting.clone());
         let numbers = stage.load(6, 10);
         stage.run(MILLISECOND / 2);
-        for seat in 0..stage.seats.len() {
-            stage.isolate(seat, resets);
+        for host in 0..stage.hosts.len() {
+            stage.isolate(host, resets);
         }
         stage.run(30 * SECOND);
         stage.heal();

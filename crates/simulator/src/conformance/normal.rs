@@ -37,15 +37,15 @@ pub(super) fn long_distance(setting: Setting) -> Result<(), Skip> {
 pub(super) fn clocks_apart(setting: Setting) -> Result<(), Skip> {
     let mut stage = Stage::empty(setting);
     let off = [7, -5, 0, 60, -60, 1, -1];
-    for (seat, seconds) in (0..stage.seats.len()).zip(off) {
-        stage.set_clock(seat, seconds * 1_000_000_000);
-        stage.start(seat);
+    for (host, seconds) in (0..stage.hosts.len()).zip(off) {
+        stage.set_clock(host, seconds * 1_000_000_000);
+        stage.start(host);
     }
     stage.talk(2);
-    for seat in 0..stage.seats.len() {
+    for host in 0..stage.hosts.len() {
         let numbers = stage.load(3, 10);
         stage.run(MILLISECOND);
-        stage.set_clock(seat, [-30, 30][seat % 2] * 1_000_000_000);
+        stage.set_clock(host, [-30, 30][host % 2] * 1_000_000_000);
         stage.until("the load is answered", |stage| stage.answered(&numbers));
     }
     stage.final_phase();
@@ -54,8 +54,8 @@ pub(super) fn clocks_apart(setting: Setting) -> Result<(), Skip> {
 
 pub(super) fn clock_far_ahead(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
-    for seat in cast::leader_last(&stage) {
-        stage.set_clock(seat, 3 * 3_600 * SECOND as i64);
+    for host in cast::leader_last(&stage) {
+        stage.set_clock(host, 3 * 3_600 * SECOND as i64);
         let numbers = stage.load(6, 10);
         stage.until("the load is answered", |stage| stage.answered(&numbers));
         let ahead = stage.log_ahead();
@@ -64,7 +64,7 @@ pub(super) fn clock_far_ahead(setting: Setting) -> Result<(), Skip> {
             "the log's time is {} s ahead of most clocks",
             ahead / SECOND as i64
         );
-        stage.set_clock(seat, 0);
+        stage.set_clock(host, 0);
     }
     stage.final_phase();
     Ok(())

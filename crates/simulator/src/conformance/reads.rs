@@ -11,14 +11,14 @@ use quintet_replica::Level;
 pub(super) fn linearizable_reads_at_every_replica(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
     let remote = stage.client(Place::Remote);
-    let count = stage.seats.len();
+    let count = stage.hosts.len();
     for round in 0..3 * count as u64 {
         let writer = stage.client(Place::At(round as usize % count));
         let write = stage.ask(writer, Level::Ordered, 0, Operation::Write(100 + round));
         stage.until("a write is answered", |stage| stage.answered(&[write]));
         let mut reads = Vec::new();
-        for seat in 0..count {
-            let reader = stage.client(Place::At(seat));
+        for host in 0..count {
+            let reader = stage.client(Place::At(host));
             reads.push(stage.ask(reader, Level::Linearizable, 0, Operation::Read));
         }
         reads.push(stage.ask(remote, Level::Linearizable, 0, Operation::Read));
@@ -31,9 +31,9 @@ pub(super) fn linearizable_reads_at_every_replica(setting: Setting) -> Result<()
     Ok(())
 }
 
-/// Others write while `seat` knows nothing of it; then what it reads is compared.
-fn writes_behind_its_back(stage: &mut Stage, seat: usize, value: u64) -> usize {
-    let other = (0..stage.seats.len()).find(|it| *it != seat).unwrap_or(0);
+/// Others write while `host` knows nothing of it; then what it reads is compared.
+fn writes_behind_its_back(stage: &mut Stage, host: usize, value: u64) -> usize {
+    let other = (0..stage.hosts.len()).find(|it| *it != host).unwrap_or(0);
     let writer = stage.client(Place::At(other));
     let write = stage.ask(writer, Level::Ordered, 0, Operation::Write(value));
     stage.until("the others continue", |stage| stage.answered(&[write]));
@@ -44,15 +44,15 @@ pub(super) fn no_stale_read_when_cut_off(setting: Setting) -> Result<(), Skip> {
     for leads in [false, true] {
         for wait in [0, 300, 2000] {
             let mut stage = cast::open(setting.clone());
-            let seat = if leads {
+            let host = if leads {
                 cast::leader(&stage)
             } else {
                 cast::member(&stage)?
             };
-            cast::dispensable(&stage, seat)?;
-            stage.isolate(seat, false);
-            writes_behind_its_back(&mut stage, seat, 77);
-            let reader = stage.client(Place::At(seat));
+            cast::dispensable(&stage, host)?;
+            stage.isolate(host, false);
+            writes_behind_its_back(&mut stage, host, 77);
+            let reader = stage.client(Place::At(host));
             let read = stage.ask(reader, Level::Linearizable, 0, Operation::Read);
             stage.run(wait * MILLISECOND);
             if let Some(reply) = stage.reply(read) {
@@ -68,14 +68,14 @@ pub(super) fn no_stale_read_when_cut_off(setting: Setting) -> Result<(), Skip> {
 pub(super) fn no_stale_read_after_a_pause(setting: Setting) -> Result<(), Skip> {
     for seconds in [1, 3, 10] {
         let mut stage = cast::open(setting.clone());
-        let seat = cast::dispensable(&stage, cast::leader(&stage))?;
-        stage.pause(seat);
+        let host = cast::dispensable(&stage, cast::leader(&stage))?;
+        stage.pause(host);
         stage.run(seconds * SECOND);
-        writes_behind_its_back(&mut stage, seat, 78);
+        writes_behind_its_back(&mut stage, host, 78);
         // The first thing that it handles is the read, before any news.
-        let reader = stage.client(Place::At(seat));
+        let reader = stage.client(Place::At(host));
         let read = stage.ask(reader, Level::Linearizable, 0, Operation::Read);
-        stage.resume(seat);
+        stage.resume(host);
         stage.until("the read is answered", |stage| stage.answered(&[read]));
         assert_eq!(stage.reply(read), Some(Reply::Value(0, 78)));
         stage.final_phase();
@@ -86,10 +86,10 @@ pub(super) fn no_stale_read_after_a_pause(setting: Setting) -> Result<(), Skip> 
 pub(super) fn reads_in_a_change_of_leader(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
     for round in 0..4 {
-        let seat = cast::dispensable(&stage, cast::leader(&stage))?;
+        let host = cast::dispensable(&stage, cast::leader(&stage))?;
         let mut numbers = stage.load(6, 5);
         stage.run((1 + round) * MILLISECOND / 4);
-        stage.crash(seat);
+        stage.crash(host);
         for step in 0..40 {
             stage.run(40 * MILLISECOND);
             let up = stage.up();
@@ -100,8 +100,8 @@ pub(super) fn reads_in_a_change_of_leader(setting: Setting) -> Result<(), Skip> 
             }
         }
         stage.until("everything is answered", |stage| stage.answered(&numbers));
-        stage.start(seat);
-        stage.until("it is back", |stage| stage.level() && stage.votes(seat));
+        stage.start(host);
+        stage.until("it is back", |stage| stage.level() && stage.votes(host));
     }
     stage.final_phase();
     Ok(())

@@ -10,7 +10,7 @@ use quintet_replica::{Level, Node};
 
 pub(super) fn exactly_once_across_retries(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
-    let count = stage.seats.len();
+    let count = stage.hosts.len();
     for round in 0..4 {
         let clients: Vec<usize> = (0..4)
             .map(|it| stage.client(Place::At(it % count)))
@@ -30,10 +30,10 @@ pub(super) fn exactly_once_across_retries(setting: Setting) -> Result<(), Skip> 
             stage.move_client(*client, (client + 1) % count);
             stage.repeat(*client, &[]);
         }
-        let seat = cast::leader(&stage);
-        let dies = round % 2 == 1 && !stage.expendable(&[seat]).is_empty();
+        let host = cast::leader(&stage);
+        let dies = round % 2 == 1 && !stage.expendable(&[host]).is_empty();
         if dies {
-            stage.crash(seat);
+            stage.crash(host);
         }
         let all: Vec<usize> = numbers
             .iter()
@@ -41,7 +41,7 @@ pub(super) fn exactly_once_across_retries(setting: Setting) -> Result<(), Skip> 
             .collect();
         stage.until("everything is answered", |stage| stage.answered(&all));
         if dies {
-            stage.start(seat);
+            stage.start(host);
             stage.until("it is back", Stage::level);
         }
         // And once more, long after the answer.
@@ -60,13 +60,13 @@ pub(super) fn retries_after_a_snapshot(mut setting: Setting) -> Result<(), Skip>
     cast::short_logs(&mut setting);
     setting.snapshot_bytes_min = 4096;
     let mut stage = cast::open(setting);
-    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
+    let host = cast::dispensable(&stage, cast::member(&stage)?)?;
     let client = stage.client(Place::At(cast::leader(&stage)));
-    stage.isolate(seat, true);
+    stage.isolate(host, true);
     stage.payload_extra = 3000;
     let numbers = stage.invoke(client, Level::Ordered, &[(2, Operation::Add(1)); 4]);
     stage.until("answered", |stage| stage.answered(&numbers));
-    let left: Vec<usize> = (0..stage.seats.len()).filter(|it| *it != seat).collect();
+    let left: Vec<usize> = (0..stage.hosts.len()).filter(|it| *it != host).collect();
     let writer = stage.client(Place::At(left[0]));
     let fill: Vec<usize> = (0..60)
         .map(|_| stage.ask(writer, Level::Ordered, 5, Operation::Add(1)))
@@ -76,7 +76,7 @@ pub(super) fn retries_after_a_snapshot(mut setting: Setting) -> Result<(), Skip>
     stage.heal();
     stage.until("it comes level", Stage::level);
     // The others go; the one that got the state has to know the command.
-    stage.move_client(client, seat);
+    stage.move_client(client, host);
     stage.repeat(client, &numbers);
     stage.run(100 * MILLISECOND);
     assert!(stage.marked("answered again") > 0);
@@ -91,7 +91,7 @@ fn both(setting: &Setting, first: (u32, Operation), second: (u32, Operation)) ->
     let writes: Vec<_> = (0..6).map(|key| (key, Operation::Add(3))).collect();
     let numbers = stage.invoke(prepare, Level::Ordered, &writes);
     stage.until("prepared", |stage| stage.answered(&numbers));
-    let last = stage.seats.len() - 1;
+    let last = stage.hosts.len() - 1;
     let (one, other) = (stage.client(Place::At(0)), stage.client(Place::At(last)));
     // A client's name stands in its session, so each command keeps its client in both orders.
     let mut numbers = Vec::new();
@@ -105,8 +105,8 @@ fn both(setting: &Setting, first: (u32, Operation), second: (u32, Operation)) ->
     let mut seen: Vec<u128> = (numbers.iter())
         .map(|number| crate::machine::reply_hash(stage.reply(*number)))
         .collect();
-    for seat in 0..stage.seats.len() {
-        let digest = stage.seats[seat]
+    for host in 0..stage.hosts.len() {
+        let digest = stage.hosts[host]
             .node
             .as_ref()
             .map(Node::machine)

@@ -17,13 +17,13 @@ pub(super) fn total_restart_from_disk(mut setting: Setting) -> Result<(), Skip> 
         for round in 0..3 {
             stage.load(6, 10);
             stage.run((1 + round) * MILLISECOND / 2);
-            for seat in 0..stage.seats.len() {
+            for host in 0..stage.hosts.len() {
                 // Of what was not durable a few writes reach the disk, elsewhere more.
-                stage.crash_keeping(seat, seat * round as usize, false);
+                stage.crash_keeping(host, host * round as usize, false);
             }
             stage.run(MILLISECOND);
-            for seat in 0..stage.seats.len() {
-                stage.start(seat);
+            for host in 0..stage.hosts.len() {
+                stage.start(host);
             }
             stage.until("all is answered", |stage| stage.quiet() && stage.level());
         }
@@ -34,15 +34,15 @@ pub(super) fn total_restart_from_disk(mut setting: Setting) -> Result<(), Skip> 
 
 pub(super) fn memory_rejoin(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
-    for seat in cast::leader_last(&stage) {
-        cast::dispensable(&stage, seat)?;
+    for host in cast::leader_last(&stage) {
+        cast::dispensable(&stage, host)?;
         let numbers = stage.load(6, 10);
         stage.run(MILLISECOND / 2);
-        stage.crash(seat);
+        stage.crash(host);
         stage.run(20 * MILLISECOND);
-        stage.start(seat);
+        stage.start(host);
         stage.until("it takes part again", |stage| {
-            stage.level() && stage.votes(seat)
+            stage.level() && stage.votes(host)
         });
         stage.until("the load is answered", |stage| stage.answered(&numbers));
     }
@@ -57,15 +57,15 @@ pub(super) fn lagging_replica_past_a_trimmed_log(mut setting: Setting) -> Result
     setting.snapshot_padding = 300_000;
     for down in [false, true] {
         let mut stage = cast::open(setting.clone());
-        let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
+        let host = cast::dispensable(&stage, cast::member(&stage)?)?;
         if down {
-            stage.crash(seat);
+            stage.crash(host);
         } else {
-            stage.isolate(seat, true);
+            stage.isolate(host, true);
         }
-        cast::outgrow_logs(&mut stage, seat);
+        cast::outgrow_logs(&mut stage, host);
         if down {
-            stage.start(seat);
+            stage.start(host);
         }
         stage.final_phase();
         if shortened {
@@ -101,22 +101,22 @@ pub(super) fn laggard_catches_up_while_writes_go_on_and_logs_are_short(
     setting.snapshot_bytes_min = 256 << 10;
     setting.snapshot_padding = 8 << 20;
     let mut stage = cast::open(setting);
-    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
-    stage.crash(seat);
+    let host = cast::dispensable(&stage, cast::member(&stage)?)?;
+    stage.crash(host);
     stage.distance(MILLISECOND / 2, 0);
     stage.payload_extra = 4000;
-    let clients: Vec<usize> = (0..stage.seats.len())
-        .filter(|at| *at != seat)
+    let clients: Vec<usize> = (0..stage.hosts.len())
+        .filter(|at| *at != host)
         .map(|at| stage.client(Place::At(at)))
         .collect();
-    let executed = |stage: &Stage, seat: usize| {
-        let node = stage.seats[seat].node.as_ref();
+    let executed = |stage: &Stage, host: usize| {
+        let node = stage.hosts[host].node.as_ref();
         node.map_or(0, |node| node.executed().slot.0)
     };
     let (mut behind, mut back) = (Vec::new(), None);
     for round in 0..ROUNDS {
         if round == 50 {
-            stage.start(seat);
+            stage.start(host);
         }
         for client in &clients {
             for key in 0..2 {
@@ -127,8 +127,8 @@ pub(super) fn laggard_catches_up_while_writes_go_on_and_logs_are_short(
         }
         stage.run(4 * MILLISECOND);
         stage.assert_sound();
-        behind.push((0..stage.seats.len()).map(|at| executed(&stage, at)).max());
-        let near = round >= 50 + NEAR && Some(executed(&stage, seat)) >= behind[round - NEAR];
+        behind.push((0..stage.hosts.len()).map(|at| executed(&stage, at)).max());
+        let near = round >= 50 + NEAR && Some(executed(&stage, host)) >= behind[round - NEAR];
         if near && behind[round - NEAR] > behind[50] {
             back = Some(round);
             break;
@@ -161,15 +161,15 @@ pub(super) fn snapshot_under_load(mut setting: Setting) -> Result<(), Skip> {
         stage.marked("log trimmed") > 0,
         "what a snapshot covers goes"
     );
-    for seat in 0..stage.seats.len() {
-        if (disk || !stage.expendable(&[seat]).is_empty()) && stage.seats[seat].disk.snapshots() > 0
+    for host in 0..stage.hosts.len() {
+        if (disk || !stage.expendable(&[host]).is_empty()) && stage.hosts[host].disk.snapshots() > 0
         {
-            stage.crash(seat);
+            stage.crash(host);
             stage.run(MILLISECOND);
-            stage.start(seat);
+            stage.start(host);
             // With the state a memory need not be back: the next one may only go when it is.
             stage.until("it comes level and votes", |stage| {
-                stage.level() && stage.votes(seat)
+                stage.level() && stage.votes(host)
             });
         }
     }
@@ -192,7 +192,7 @@ pub(super) fn replica_with_a_damaged_journal_holds_nobody_up(
     for replica in &all {
         stage.crash(*replica);
     }
-    stage.seats[damaged].disk.damage();
+    stage.hosts[damaged].disk.damage();
     let began = stage.now;
     for replica in &all {
         stage.start(*replica);
@@ -218,15 +218,15 @@ pub(super) fn replica_with_a_damaged_journal_holds_nobody_up(
 pub(super) fn restart_in_the_middle_of_a_snapshot(mut setting: Setting) -> Result<(), Skip> {
     setting.snapshot_padding = 200_000;
     let mut stage = cast::open(setting);
-    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
+    let host = cast::dispensable(&stage, cast::member(&stage)?)?;
     for moment in 0..12 {
         let numbers = stage.load(3, 10);
         stage.run(2 * MILLISECOND);
-        stage.control(seat, Control::CheckpointDue);
+        stage.control(host, Control::CheckpointDue);
         stage.run(moment * 20_000);
-        stage.crash_keeping(seat, moment as usize % 3, false);
+        stage.crash_keeping(host, moment as usize % 3, false);
         stage.run(MILLISECOND);
-        stage.start(seat);
+        stage.start(host);
         stage.until("the load is answered", |stage| {
             stage.answered(&numbers) && stage.level()
         });
@@ -237,15 +237,15 @@ pub(super) fn restart_in_the_middle_of_a_snapshot(mut setting: Setting) -> Resul
 
 pub(super) fn slow_disks(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
-    for seat in cast::leader_last(&stage) {
-        cast::dispensable(&stage, seat)?;
+    for host in cast::leader_last(&stage) {
+        cast::dispensable(&stage, host)?;
         let numbers = stage.load(6, 10);
         stage.run(MILLISECOND / 2);
-        stage.hold_disk(seat, true);
+        stage.hold_disk(host, true);
         stage.run(3 * SECOND);
-        stage.crash(seat);
-        stage.hold_disk(seat, false);
-        stage.start(seat);
+        stage.crash(host);
+        stage.hold_disk(host, false);
+        stage.start(host);
         stage.until("the load is answered", |stage| {
             stage.answered(&numbers) && stage.level()
         });

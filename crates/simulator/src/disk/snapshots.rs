@@ -15,7 +15,7 @@ impl Disk {
         self.durable = durable;
     }
 
-    /// The snapshot under way leads to where an epoch begins.
+    /// The snapshot in progress leads to where an epoch begins.
     pub fn snapshot_bridges(&mut self, base: Executed) {
         if let Some((id, ..)) = &mut self.writing {
             *id = base;
@@ -23,7 +23,7 @@ impl Disk {
         }
     }
 
-    /// Appends to the snapshot under way; gives its length so far.
+    /// Appends to the snapshot in progress; gives its length so far.
     pub fn snapshot_append(&mut self, bytes: &[u8]) -> u64 {
         let Some((.., written)) = &mut self.writing else {
             return 0;
@@ -32,7 +32,7 @@ impl Disk {
         written.len() as u64
     }
 
-    /// Cuts the snapshot under way off.
+    /// Cuts the snapshot in progress off.
     pub fn snapshot_truncate(&mut self, length: u64) {
         if let Some((.., written)) = &mut self.writing {
             written.truncate(length as usize);
@@ -45,7 +45,7 @@ impl Disk {
         random.between(longest, 2 * longest)
     }
 
-    /// The snapshot under way is whole; gives its name and how long making it durable takes.
+    /// The snapshot in progress is whole; gives its name and how long making it durable takes.
     pub fn snapshot_finish(&mut self, random: &mut Random) -> Option<(Executed, u64)> {
         let id = self.writing.as_ref()?.0;
         self.finishing = true;

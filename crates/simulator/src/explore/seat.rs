@@ -41,7 +41,7 @@ const EMBEDDED: u64 = 1 << 30;
 /// A replica that wants to be called again at once is, so often.
 const SPINS_MAX: usize = 16;
 
-/// Of so many ways to a state besides the first it is looked whether they have one future.
+/// Of this many ways to a state besides the first it is looked whether they have one future.
 const OTHER_WAYS_MAX: usize = 3;
 
 /// What can happen to a replica.
@@ -60,7 +60,7 @@ pub(super) enum Move {
     Seal,
     /// The oldest snapshot that is not durable becomes so.
     Saved,
-    /// It dies; of the steps whose writes are not durable so many reached the disk all the same.
+    /// It dies; of the steps whose writes are not durable this many reached the disk all the same.
     Crash {
         kept: u8,
     },

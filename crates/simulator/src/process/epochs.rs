@@ -1,4 +1,4 @@
-//! A process goes on in another epoch.
+//! A process continues in another epoch.
 
 use super::*;
 use crate::stored_epoch;

@@ -17,7 +17,7 @@ use crate::{
     disk::DiskProfile,
     drawing::Mix,
     event::EVENTS_MAX,
-    faults::Strike,
+    faults::Injection,
     network::{LinkProfile, Transport},
     world::Shape,
 };
@@ -253,7 +253,7 @@ impl Reader<'_> {
                 strike.insert(name.to_string(), nanos.into());
             }
         }
-        let read: Strike = (strike.clone().try_into())
+        let read: Injection = (strike.clone().try_into())
             .map_err(|error: toml::de::Error| self.wrong(at, error.message()))?;
         // A field that the fault does not have would be without effect.
         if let Ok(known) = toml::Table::try_from(read)

@@ -12,7 +12,7 @@ use quintet_replica::Level;
 impl Stage {
     /// Compares what a replica has executed with what the others have.
     pub(super) fn check_record(&mut self, index: usize, recorded: &[Recorded]) {
-        let epoch = self.seats[index].epoch_shown;
+        let epoch = self.hosts[index].epoch_shown;
         let mut rest = recorded;
         while let Some((
             Recorded::Batch {
@@ -55,14 +55,14 @@ impl Stage {
 
     /// Whether a replica was told that it is no member.
     pub fn has_left(&self, replica: usize) -> bool {
-        let why = self.seats[replica].halted.as_deref().unwrap_or_default();
+        let why = self.hosts[replica].halted.as_deref().unwrap_or_default();
         why.contains("no member any more since epoch")
     }
 
     /// Whether all replicas are up and have executed equally far.
     pub fn level(&self) -> bool {
         let members = self.members();
-        let mut all = members.iter().map(|member| &self.seats[*member]);
+        let mut all = members.iter().map(|member| &self.hosts[*member]);
         let first = all.clone().next().map(|it| it.executed().slot);
         all.all(|it| it.node.is_some() && Some(it.executed().slot) == first)
     }
@@ -75,13 +75,13 @@ impl Stage {
     pub fn recover(&mut self) {
         self.weather(0, 0);
         self.heal();
-        for seat in self.members() {
-            self.hold_disk(seat, false);
-            if self.seats[seat].paused {
-                self.resume(seat);
+        for host in self.members() {
+            self.hold_disk(host, false);
+            if self.hosts[host].paused {
+                self.resume(host);
             }
-            if self.seats[seat].node.is_none() && self.seats[seat].halted.is_none() {
-                self.start(seat);
+            if self.hosts[host].node.is_none() && self.hosts[host].halted.is_none() {
+                self.start(host);
             }
         }
         for a in 0..self.places() {
@@ -102,30 +102,30 @@ impl Stage {
     /// With what does not hold.
     pub fn final_phase(&mut self) {
         self.recover();
-        for seat in self.members() {
-            let client = self.client(Place::At(seat));
+        for host in self.members() {
+            let client = self.client(Place::At(host));
             self.ask(client, Level::Ordered, 2, Operation::Add(1));
         }
         self.until("new commands commit at every replica", |stage| {
             stage.quiet() && stage.level()
         });
-        for seat in self.members() {
-            let client = self.client(Place::At(seat));
+        for host in self.members() {
+            let client = self.client(Place::At(host));
             let reads: Vec<_> = (0..KEYS).map(|key| (key, Operation::Read)).collect();
             self.invoke(client, Level::Linearizable, &reads);
         }
         self.until("every replica answers reads", |stage| {
             stage.quiet() && stage.level()
         });
-        let checked = self.judge();
+        let checked = self.verdict();
         self.demand(checked);
         self.assert_sound();
         for index in self.members() {
-            let seat = &self.seats[index];
+            let host = &self.hosts[index];
             assert!(
-                seat.halted.is_none(),
+                host.halted.is_none(),
                 "replica {index} halted: {:?}",
-                seat.halted
+                host.halted
             );
         }
     }
@@ -134,7 +134,7 @@ impl Stage {
     ///
     /// # Errors
     /// With what does not hold.
-    pub fn judge(&self) -> Result<(), Violation> {
+    pub fn verdict(&self) -> Result<(), Violation> {
         let mut operations = self.history.operations().to_vec();
         // Reads that may be stale may see anything older.
         for number in &self.stale {
@@ -143,9 +143,9 @@ impl Stage {
         let operations = &operations;
         cells::check(operations, |number| self.once.position(number))?;
         self.once.check_failed(operations)?;
-        let standing: Vec<(u16, u64)> = (self.seats.iter().enumerate())
-            .filter(|(_, seat)| seat.node.is_some())
-            .map(|(index, seat)| (index as u16, seat.executed().position.0))
+        let standing: Vec<(u16, u64)> = (self.hosts.iter().enumerate())
+            .filter(|(_, host)| host.node.is_some())
+            .map(|(index, host)| (index as u16, host.executed().position.0))
             .collect();
         if self.quiet() && self.level() {
             durable::check(operations, &self.once, &standing)?;
@@ -157,8 +157,8 @@ impl Stage {
     /// next; every read must see the write before it.
     pub fn talk(&mut self, rounds: u32) {
         for round in 0..rounds {
-            for seat in self.answering() {
-                let client = self.client(Place::At(seat));
+            for host in self.answering() {
+                let client = self.client(Place::At(host));
                 let key = round % KEYS;
                 let operation = match key % 3 {
                     0 => Operation::Write(self.history.operations().len() as u64 + 1),

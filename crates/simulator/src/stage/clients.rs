@@ -160,8 +160,8 @@ impl Stage {
             patient: true,
         });
         if let Some(place) = place {
-            for seat in self.up() {
-                self.connect(seat, place);
+            for host in self.up() {
+                self.connect(host, place);
             }
         }
         index
@@ -246,9 +246,9 @@ impl Stage {
     }
 
     /// The client goes to another replica's server, with its session.
-    pub fn move_client(&mut self, client: usize, seat: usize) {
+    pub fn move_client(&mut self, client: usize, host: usize) {
         if self.clients[client].remote.is_none() {
-            self.clients[client].home = Place::At(seat);
+            self.clients[client].home = Place::At(host);
         }
     }
 
@@ -276,8 +276,8 @@ impl Stage {
 
     pub(super) fn resend(&mut self, client: usize) {
         self.clients[client].resend_queued = false;
-        if let Place::At(seat) = self.clients[client].home
-            && self.seats[seat].node.is_none()
+        if let Place::At(host) = self.clients[client].home
+            && self.hosts[host].node.is_none()
         {
             let up = self.up();
             if up.is_empty() {
@@ -337,8 +337,8 @@ impl Stage {
             });
         }
         match (home.home, &home.remote) {
-            (Place::At(seat), None) if self.seats[seat].node.is_some() => {
-                self.submit_at(seat, level, requests);
+            (Place::At(host), None) if self.hosts[host].node.is_some() => {
+                self.submit_at(host, level, requests);
             }
             (_, Some(_)) => self.submit_remote(client, level, requests),
             _ => self.resend_later(client),
@@ -365,19 +365,19 @@ impl Stage {
         batch.finish(from, id, level)
     }
 
-    fn submit_at(&mut self, seat: usize, level: Level, requests: Vec<Request>) {
-        let Some(node) = &self.seats[seat].node else {
+    fn submit_at(&mut self, host: usize, level: Level, requests: Vec<Request>) {
+        let Some(node) = &self.hosts[host].node else {
             return;
         };
         let frontend = node.frontend();
-        let home = &mut self.seats[seat];
+        let home = &mut self.hosts[host];
         home.batches += 1;
         let id = BatchId(home.batches);
         let deadline = home.local(self.now) + PATIENCE;
         let batch = self.encode(&requests, frontend, id, level);
-        self.seats[seat].open.insert(id.0, requests);
+        self.hosts[host].open.insert(id.0, requests);
         self.submit(
-            seat,
+            host,
             Submission {
                 id,
                 level,

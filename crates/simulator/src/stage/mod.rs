@@ -4,7 +4,7 @@
 //!   scenario, script ──► cut, crash, pause, submit, deliver …
 //!                              │
 //!                              ▼
-//!   clients ──► wires ──► seats (Node, disk, timers) ──► wires ──► …      virtual time
+//!   clients ──► wires ──► hosts (Node, disk, timers) ──► wires ──► …      virtual time
 //!      │                      │ after every input
 //!      ▼                      ▼
 //!   history                agreement, state hashes, exactly once, monotone, invariants
@@ -16,11 +16,11 @@
 
 mod checks;
 mod clients;
-mod seat;
+mod host;
 mod wires;
 
 pub(crate) use clients::Place;
-pub(crate) use seat::Seat;
+pub(crate) use host::Host;
 pub(crate) use wires::{CAPACITY, Packet};
 
 use crate::{
@@ -54,7 +54,7 @@ pub(crate) struct Setting {
     pub replicas: usize,
     /// How often replicas tell each other how they are; never when zero.
     pub pace_beat: Duration,
-    /// Seats for replicas that become members later.
+    /// Hosts for replicas that become members later.
     pub spare: usize,
     pub durability: Durability,
     pub options: Vec<(String, String)>,
@@ -63,7 +63,7 @@ pub(crate) struct Setting {
     pub snapshot_bytes_min: u64,
     /// Bytes added to every snapshot, so that its transfer takes several pieces.
     pub snapshot_padding: usize,
-    /// So many bytes of a fetched state are restored in a turn of ten microseconds.
+    /// This many bytes of a fetched state are restored in a turn of ten microseconds.
     pub restore_step: usize,
     /// Larger states are saved ahead of a change.
     pub bridge_bytes_min: u64,
@@ -95,17 +95,17 @@ impl Setting {
 enum Event {
     Frame(Packet),
     Synced {
-        seat: usize,
+        host: usize,
         boot: u32,
         upto: PersistId,
     },
     SnapshotWritten {
-        seat: usize,
+        host: usize,
         boot: u32,
         bytes: u64,
     },
     SnapshotSaved {
-        seat: usize,
+        host: usize,
         boot: u32,
         id: Executed,
     },
@@ -132,7 +132,7 @@ pub(crate) struct Stage {
     pub setting: Setting,
     /// Virtual nanoseconds.
     pub now: u64,
-    pub seats: Vec<Seat>,
+    pub hosts: Vec<Host>,
     pub history: History,
     /// Operations that may be answered by an old state.
     stale: Vec<usize>,
@@ -159,12 +159,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A stage whose seats are all empty.
+    /// A stage whose hosts are all empty.
     pub fn empty(setting: Setting) -> Self {
         let replicas = setting.replicas + setting.spare;
         Self {
             now: SECOND,
-            seats: (0..replicas).map(|_| Seat::default()).collect(),
+            hosts: (0..replicas).map(|_| Host::default()).collect(),
             history: History::default(),
             stale: Vec::new(),
             clients: Vec::new(),
@@ -190,8 +190,8 @@ impl Stage {
     /// A stage on which all replicas have been started for the first time.
     pub fn new(setting: Setting) -> Self {
         let mut stage = Self::empty(setting);
-        for seat in 0..stage.setting.replicas {
-            stage.start(seat);
+        for host in 0..stage.setting.replicas {
+            stage.start(host);
         }
         stage
     }
@@ -219,8 +219,8 @@ impl Stage {
     }
 
     /// The descriptor of the epoch that a replica is in.
-    fn descriptor_of(&self, seat: usize) -> Descriptor {
-        let stored = self.seats[seat].epoch.as_ref();
+    fn descriptor_of(&self, host: usize) -> Descriptor {
+        let stored = self.hosts[host].epoch.as_ref();
         stored.map_or_else(
             || self.first_descriptor(),
             |(descriptor, _)| descriptor.clone(),
@@ -229,22 +229,22 @@ impl Stage {
 
     /// A replica's node offers the end of its epoch; what follows is led first by `leader`, which
     /// tells one offer from another.
-    pub fn offer_seal(&mut self, seat: usize, leader: usize) -> Result<(), SealError> {
+    pub fn offer_seal(&mut self, host: usize, leader: usize) -> Result<(), SealError> {
         let next = Descriptor {
             leader_first: ReplicaId(leader as u16),
-            ..self.descriptor_of(seat).successor()
+            ..self.descriptor_of(host).successor()
         };
-        self.offer_epoch(seat, &next)
+        self.offer_epoch(host, &next)
     }
 
     /// The same with another protocol, and the options that it has by default.
-    pub fn offer_protocol(&mut self, seat: usize, entry: &Entry) -> Result<(), SealError> {
+    pub fn offer_protocol(&mut self, host: usize, entry: &Entry) -> Result<(), SealError> {
         let next = Descriptor {
             protocol: entry.info.name.to_string(),
             options: (entry.complete)(&[]),
-            ..self.descriptor_of(seat).successor()
+            ..self.descriptor_of(host).successor()
         };
-        self.offer_epoch(seat, &next)
+        self.offer_epoch(host, &next)
     }
 
     /// The same with the other durability.
@@ -258,26 +258,26 @@ impl Stage {
     }
 
     /// The same with another member in the place of one.
-    pub fn offer_replacement(&mut self, seat: usize, replaced: usize) -> Result<(), SealError> {
-        let mut next = self.descriptor_of(seat).successor();
-        next.leader_first = ReplicaId(seat as u16);
+    pub fn offer_replacement(&mut self, host: usize, replaced: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(host).successor();
+        next.leader_first = ReplicaId(host as u16);
         let row = &mut next.members[replaced];
         row.node += 100;
         row.peer = format!("r{replaced} of {}", row.node);
-        self.offer_epoch(seat, &next)
+        self.offer_epoch(host, &next)
     }
 
     /// The same with one more member, or without the last.
-    pub fn offer_members(&mut self, seat: usize, members: usize) -> Result<(), SealError> {
-        let mut next = self.descriptor_of(seat).successor();
-        next.leader_first = ReplicaId(seat as u16);
+    pub fn offer_members(&mut self, host: usize, members: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(host).successor();
+        next.leader_first = ReplicaId(host as u16);
         let rows = next.members.len() as u64;
         next.members.resize_with(members, || MemberRow {
             node: 200 + rows,
             role: MemberRole::Voter,
             peer: format!("r{rows}"),
         });
-        self.offer_epoch(seat, &next)
+        self.offer_epoch(host, &next)
     }
 
     /// The same without these members.
@@ -303,36 +303,36 @@ impl Stage {
     }
 
     /// The same with one more member that has no vote yet.
-    pub fn offer_learner(&mut self, seat: usize) -> Result<(), SealError> {
-        let mut next = self.descriptor_of(seat).successor();
-        next.leader_first = ReplicaId(seat as u16);
+    pub fn offer_learner(&mut self, host: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(host).successor();
+        next.leader_first = ReplicaId(host as u16);
         let rows = next.members.len() as u64;
         next.members.push(MemberRow {
             node: 300 + rows,
             role: MemberRole::Learner,
             peer: format!("r{rows}"),
         });
-        self.offer_epoch(seat, &next)
+        self.offer_epoch(host, &next)
     }
 
     /// The same with a vote for the learner.
-    pub fn offer_vote(&mut self, seat: usize) -> Result<(), SealError> {
-        let mut next = self.descriptor_of(seat).successor();
-        next.leader_first = ReplicaId(seat as u16);
+    pub fn offer_vote(&mut self, host: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(host).successor();
+        next.leader_first = ReplicaId(host as u16);
         if let Some(row) = next.members.last_mut() {
             row.role = MemberRole::Voter;
         }
-        self.offer_epoch(seat, &next)
+        self.offer_epoch(host, &next)
     }
 
-    fn offer_epoch(&mut self, seat: usize, next: &Descriptor) -> Result<(), SealError> {
-        self.say(|| format!("{seat}: offers the end of the epoch"));
-        self.offer(seat, &next.told())
+    fn offer_epoch(&mut self, host: usize, next: &Descriptor) -> Result<(), SealError> {
+        self.say(|| format!("{host}: offers the end of the epoch"));
+        self.offer(host, &next.told())
     }
 
     /// The epoch that a replica serves in; none while it is on its way into one.
-    pub fn serves_in(&self, seat: usize) -> Option<EpochNumber> {
-        let node = self.seats[seat].node.as_ref()?;
+    pub fn serves_in(&self, host: usize) -> Option<EpochNumber> {
+        let node = self.hosts[host].node.as_ref()?;
         let ended = node.is_between_epochs() || node.sealed().is_some();
         (!ended).then(|| node.epoch())
     }
@@ -340,7 +340,7 @@ impl Stage {
     /// Whether a replica runs and its protocol counts its vote.
     #[must_use]
     pub fn votes(&self, replica: usize) -> bool {
-        let node = self.seats[replica].node.as_ref();
+        let node = self.hosts[replica].node.as_ref();
         node.is_some_and(|node| node.protocol_status().voting)
     }
 
@@ -390,12 +390,12 @@ impl Stage {
 
     // --- time ------------------------------------------------------------------------------
 
-    /// The next thing that comes by itself: when, and which seat's timer if it is one.
+    /// The next thing that comes by itself: when, and which host's timer if it is one.
     fn next(&self) -> Option<u64> {
         let event = self.events.keys().next().map(|(at, _)| *at);
-        let seats = self.seats.iter().filter_map(Seat::next);
+        let hosts = self.hosts.iter().filter_map(Host::next);
         let clients = self.clients.iter().filter_map(Client::next);
-        event.into_iter().chain(seats).chain(clients).min()
+        event.into_iter().chain(hosts).chain(clients).min()
     }
 
     /// Does what is due now; false when nothing is.
@@ -407,9 +407,9 @@ impl Stage {
             }
             return true;
         }
-        for seat in 0..self.seats.len() {
-            if due(self.seats[seat].timer_due(), self.now) {
-                self.fire_due(seat);
+        for host in 0..self.hosts.len() {
+            if due(self.hosts[host].timer_due(), self.now) {
+                self.fire_due(host);
                 return true;
             }
         }
@@ -420,9 +420,9 @@ impl Stage {
             }
         }
         // The inboxes are empty.
-        for seat in 0..self.seats.len() {
-            if self.seats[seat].wants_idle(self.now) {
-                self.idle(seat);
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].wants_idle(self.now) {
+                self.idle(host);
                 return true;
             }
         }
@@ -479,9 +479,9 @@ impl Stage {
                 }
                 continue;
             }
-            let idle = (0..self.seats.len()).find(|seat| self.seats[*seat].wants_idle(self.now));
+            let idle = (0..self.hosts.len()).find(|host| self.hosts[*host].wants_idle(self.now));
             match idle {
-                Some(seat) => self.idle(seat),
+                Some(host) => self.idle(host),
                 None => return,
             }
         }
@@ -500,9 +500,9 @@ impl Stage {
                 }
                 continue;
             }
-            let idle = (0..self.seats.len()).find(|seat| self.seats[*seat].wants_idle(self.now));
+            let idle = (0..self.hosts.len()).find(|host| self.hosts[*host].wants_idle(self.now));
             match idle {
-                Some(seat) => self.idle(seat),
+                Some(host) => self.idle(host),
                 None => return,
             }
         }
@@ -512,11 +512,11 @@ impl Stage {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Frame(packet) => self.arrive(packet),
-            Event::Synced { seat, boot, upto } => self.on_synced(seat, boot, upto),
-            Event::SnapshotWritten { seat, boot, bytes } => {
-                self.on_snapshot_written(seat, boot, bytes);
+            Event::Synced { host, boot, upto } => self.on_synced(host, boot, upto),
+            Event::SnapshotWritten { host, boot, bytes } => {
+                self.on_snapshot_written(host, boot, bytes);
             }
-            Event::SnapshotSaved { seat, boot, id } => self.on_snapshot_saved(seat, boot, id),
+            Event::SnapshotSaved { host, boot, id } => self.on_snapshot_saved(host, boot, id),
             Event::Connect { a, b } => self.connect(a, b),
             Event::Told {
                 at,
@@ -532,35 +532,35 @@ impl Stage {
 
     /// The replicas that run.
     pub fn up(&self) -> Vec<usize> {
-        (0..self.seats.len())
-            .filter(|seat| self.seats[*seat].node.is_some())
+        (0..self.hosts.len())
+            .filter(|host| self.hosts[*host].node.is_some())
             .collect()
     }
 
     /// Those of them that answer clients: not a learner.
     pub fn answering(&self) -> Vec<usize> {
-        let is_learner = |seat: &usize| {
-            let node = self.seats[*seat].node.as_ref();
+        let is_learner = |host: &usize| {
+            let node = self.hosts[*host].node.as_ref();
             node.is_some_and(quintet_replica::Node::is_learner)
         };
         let up = self.up().into_iter();
-        up.filter(|seat| !is_learner(seat)).collect()
+        up.filter(|host| !is_learner(host)).collect()
     }
 
     /// Who orders, by its own word: in the field's words a leader, head, or initiator, else
     /// whoever is named as the leader by itself. In the highest view that has one.
     pub fn leader(&self) -> Option<usize> {
-        let leads = |seat: usize| {
-            let status = self.seats[seat].node.as_ref()?.protocol_status();
-            let named = status.leader == Some(ReplicaId(seat as u16));
+        let leads = |host: usize| {
+            let status = self.hosts[host].node.as_ref()?.protocol_status();
+            let named = status.leader == Some(ReplicaId(host as u16));
             let role = matches!(status.role, "leader" | "head" | "initiator" | "primary");
-            (named || role).then_some((status.view, seat))
+            (named || role).then_some((status.view, host))
         };
         self.up()
             .into_iter()
             .filter_map(leads)
             .max()
-            .map(|(_, seat)| seat)
+            .map(|(_, host)| host)
     }
 
     /// The participants in the protocol's order as the newest route has them; all in order of
@@ -569,7 +569,7 @@ impl Stage {
         let newest = self
             .up()
             .into_iter()
-            .map(|seat| &self.seats[seat].route)
+            .map(|host| &self.hosts[host].route)
             .max_by_key(|(slot, _)| *slot);
         match newest {
             Some((_, members)) if !members.is_empty() => members.clone(),
@@ -579,7 +579,7 @@ impl Stage {
 
     /// The members of the latest epoch of any replica, and those of them that vote.
     fn newest_members(&self) -> (ReplicaSet, Voters) {
-        let stored = self.seats.iter().filter_map(|seat| seat.epoch.as_ref());
+        let stored = self.hosts.iter().filter_map(|host| host.epoch.as_ref());
         let newest = stored.max_by_key(|(descriptor, _)| descriptor.number);
         let first = Voters::dense(self.setting.replicas);
         newest.map_or((first.set(), first), |(it, _)| (it.all(), it.voters()))
@@ -593,10 +593,10 @@ impl Stage {
 
     /// The protocol that runs, in the latest epoch of any replica.
     fn entry(&self) -> &Entry {
-        let replicas = self.seats.iter();
+        let replicas = self.hosts.iter();
         let newest = replicas.max_by_key(|replica| stored_epoch::number(&replica.epoch));
         newest
-            .and_then(|seat| seat.entry.as_ref())
+            .and_then(|host| host.entry.as_ref())
             .unwrap_or(&self.setting.entry)
     }
 
@@ -620,8 +620,8 @@ impl Stage {
     /// The largest part of `wish`, from its front, that the protocol can lose at once.
     pub fn expendable(&self, wish: &[usize]) -> Vec<usize> {
         let mut lost = Vec::new();
-        for seat in wish {
-            lost.push(*seat);
+        for host in wish {
+            lost.push(*host);
             if !self.viable_without(&lost) {
                 lost.pop();
             }
@@ -632,8 +632,8 @@ impl Stage {
     /// One line per replica.
     pub fn describe(&self) -> String {
         let mut out = String::new();
-        for seat in 0..self.seats.len() {
-            out.push_str(&self.describe_seat(seat));
+        for host in 0..self.hosts.len() {
+            out.push_str(&self.describe_host(host));
             out.push_str("; ");
         }
         out

@@ -88,7 +88,7 @@ impl Wires {
 impl Stage {
     /// How many places there are.
     pub fn places(&self) -> usize {
-        self.seats.len()
+        self.hosts.len()
             + self
                 .clients
                 .iter()
@@ -97,7 +97,7 @@ impl Stage {
     }
 
     pub(super) fn peer(&self, place: usize) -> Peer {
-        if place < self.seats.len() {
+        if place < self.hosts.len() {
             Peer::Replica(ReplicaId(place as u16))
         } else {
             Peer::Frontend(FrontendId(REMOTE + place as u64))
@@ -130,7 +130,7 @@ impl Stage {
     }
 
     fn put_on_wire(&mut self, from: usize, to: usize, lane: Lane, frame: Bytes) {
-        let replicas = self.seats.len();
+        let replicas = self.hosts.len();
         let mut copies = 1;
         if from < replicas && to < replicas {
             if self.wires.loss > 0 && self.random.chance(self.wires.loss) {
@@ -176,14 +176,14 @@ impl Stage {
     }
 
     pub(super) fn arrive(&mut self, packet: Packet) {
-        if self.seats.get(packet.to).is_some_and(|seat| seat.paused) {
-            return self.seats[packet.to].held.push(Event::Frame(packet));
+        if self.hosts.get(packet.to).is_some_and(|host| host.paused) {
+            return self.hosts[packet.to].held.push(Event::Frame(packet));
         }
         let Packet {
             from, to, frame, ..
         } = packet;
         self.landed(from, to, frame.len());
-        if to < self.seats.len() {
+        if to < self.hosts.len() {
             self.give_frame(to, from, frame);
         } else {
             self.client_frame(to, from, frame);
@@ -191,11 +191,11 @@ impl Stage {
     }
 
     fn is_alive(&self, place: usize) -> bool {
-        self.seats.get(place).is_none_or(|seat| seat.node.is_some())
+        self.hosts.get(place).is_none_or(|host| host.node.is_some())
     }
 
     fn tell_later(&mut self, at: usize, peer: usize, link: Link, after: u64) {
-        let boot = self.seats.get(at).map_or(0, |seat| seat.boot);
+        let boot = self.hosts.get(at).map_or(0, |host| host.boot);
         self.at(
             self.now + after,
             Event::Told {
@@ -213,15 +213,15 @@ impl Stage {
         if up != matches!(link, Link::Up { .. } | Link::Room(_)) {
             return;
         }
-        if at >= self.seats.len() {
+        if at >= self.hosts.len() {
             return self.client_link(at, peer, link);
         }
-        let seat = &mut self.seats[at];
-        if seat.boot != boot || seat.node.is_none() {
+        let host = &mut self.hosts[at];
+        if host.boot != boot || host.node.is_none() {
             return;
         }
-        if seat.paused {
-            return seat.held.push(Event::Told {
+        if host.paused {
+            return host.held.push(Event::Told {
                 at,
                 boot,
                 peer,
@@ -257,8 +257,8 @@ impl Stage {
             Event::Frame(packet) => packet.from != from || packet.to != to,
             _ => true,
         });
-        for seat in &mut self.seats {
-            seat.held.retain(|event| match event {
+        for host in &mut self.hosts {
+            host.held.retain(|event| match event {
                 Event::Frame(packet) => packet.from != from || packet.to != to,
                 _ => true,
             });
@@ -306,9 +306,9 @@ impl Stage {
         self.wires.up.insert(pair(a, b));
         for (at, peer) in [(a, b), (b, a)] {
             let incarnation = self
-                .seats
+                .hosts
                 .get(peer)
-                .map_or(Incarnation(0), |seat| seat.incarnation);
+                .map_or(Incarnation(0), |host| host.incarnation);
             self.tell_later(at, peer, Link::Up { incarnation }, 0);
         }
     }
@@ -334,9 +334,9 @@ impl Stage {
     }
 
     /// Cuts a replica off from all other replicas and all remote clients.
-    pub fn isolate(&mut self, seat: usize, resets: bool) {
-        let others: Vec<usize> = (0..self.places()).filter(|other| *other != seat).collect();
-        self.part(&[seat], &others, resets);
+    pub fn isolate(&mut self, host: usize, resets: bool) {
+        let others: Vec<usize> = (0..self.places()).filter(|other| *other != host).collect();
+        self.part(&[host], &others, resets);
     }
 
     /// Everybody reaches everybody; what waited goes on its way.
@@ -358,9 +358,9 @@ impl Stage {
     }
 
     /// Frames to and from this replica take `times` as long.
-    pub fn slow_links(&mut self, seat: usize, times: u64) {
-        for other in (0..self.places()).filter(|other| *other != seat) {
-            for way in [(seat, other), (other, seat)] {
+    pub fn slow_links(&mut self, host: usize, times: u64) {
+        for other in (0..self.places()).filter(|other| *other != host) {
+            for way in [(host, other), (other, host)] {
                 self.wires.slow.insert(way, times);
             }
         }

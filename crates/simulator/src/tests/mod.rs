@@ -28,14 +28,14 @@ fn toy(seeds: Range<u64>, faults: &str, bug: &str) -> Campaign {
     }
 }
 
-fn judge(campaign: &Campaign) -> CampaignReport {
+fn verdict(campaign: &Campaign) -> CampaignReport {
     run_entry(campaign, Entry::of::<Toy>(), &mut |_| ())
 }
 
 /// Runs seeds until one fails; gives the story and how many seeds it took.
 fn first_failure(faults: &str, bug: &str, seeds_max: u64) -> (u64, String) {
     for seed in 0..seeds_max {
-        let report = judge(&toy(seed..seed + 1, faults, bug));
+        let report = verdict(&toy(seed..seed + 1, faults, bug));
         if let Some(story) = report.failures.first() {
             println!("{bug} found by seed {seed}: {}", story.what);
             return (seed, story.what.clone());
@@ -77,7 +77,7 @@ fn successor_crashes_where_nobody_leads() {
 #[test]
 fn sound_toy_passes_under_every_kind_of_fault() {
     for faults in ["none", "network", "crash", "disk", "clock", "all"] {
-        let report = judge(&toy(0..25, faults, "none"));
+        let report = verdict(&toy(0..25, faults, "none"));
         assert!(report.is_clean(), "{faults}: {:?}", report.failures);
         // The toy neither votes nor changes its leader nor takes snapshots.
         let cannot = |reason: &str| {
@@ -106,7 +106,7 @@ fn sound_toy_replicates_the_store() {
         machine: Some(Service::Store),
         ..toy(0..12, "all", "none")
     };
-    let report = judge(&campaign);
+    let report = verdict(&campaign);
     assert!(report.is_clean(), "{:?}", report.failures);
     for branch in [
         "client: transaction",
@@ -130,9 +130,12 @@ fn sound_toy_replicates_the_store() {
 
 #[test]
 fn two_runs_of_a_seed_are_one_world() {
-    let one = judge(&toy(5..15, "all", "none"));
-    assert_eq!(one, judge(&toy(5..15, "all", "none")));
-    assert_ne!(one.trace_hash, judge(&toy(6..16, "all", "none")).trace_hash);
+    let one = verdict(&toy(5..15, "all", "none"));
+    assert_eq!(one, verdict(&toy(5..15, "all", "none")));
+    assert_ne!(
+        one.trace_hash,
+        verdict(&toy(6..16, "all", "none")).trace_hash
+    );
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn time_of_ones_own_is_found() {
 fn what_was_called_busy_and_executed_is_found() {
     // Some seeds end before that, as a stall: followers call the last reads busy, too.
     let found = (0..150).any(|seed| {
-        let report = judge(&toy(seed..seed + 1, "network", "busy_yet_forwards"));
+        let report = verdict(&toy(seed..seed + 1, "network", "busy_yet_forwards"));
         let convicts = |property: &str| {
             let mut stories = report.failures.iter();
             stories.any(|story| story.what.starts_with(property))
@@ -204,7 +207,7 @@ fn cluster_that_stops_is_a_stall() {
 
 #[test]
 fn panic_is_a_violation_with_the_command_that_replays_it() {
-    let report = judge(&toy(3..5, "none", "panics"));
+    let report = verdict(&toy(3..5, "none", "panics"));
     assert_eq!((report.violations, report.counted), (2, 0));
     let story = report.first_violation.unwrap();
     assert!(
@@ -226,7 +229,7 @@ fn retry_under_a_new_session_is_found_to_execute_twice() {
             plant: Some(String::from("retry_under_new_session")),
             ..toy(seed..seed + 1, "network,crash", "none")
         };
-        judge(&campaign)
+        verdict(&campaign)
             .failures
             .iter()
             .any(|story| story.what.starts_with("exactly_once"))
@@ -263,7 +266,7 @@ fn canary_dies_in_every_seed() {
         plant: Some(String::from("canary")),
         ..toy(0..5, "all", "none")
     };
-    assert_eq!(judge(&campaign).violations, 5);
+    assert_eq!(verdict(&campaign).violations, 5);
 }
 
 #[test]

@@ -178,13 +178,13 @@ impl Player {
     }
 
     /// A replica of the cluster that runs, or any with `any`.
-    fn seat(&mut self, words: &[&str], any: bool) -> Done<usize> {
+    fn host(&mut self, words: &[&str], any: bool) -> Done<usize> {
         let stage = self.stage()?;
-        let seat: usize = number(words.first().ok_or("say which replica")?)?;
-        match stage.seats.get(seat) {
-            None => Err(format!("there is no replica {seat}")),
-            Some(found) if found.node.is_none() && !any => Err(format!("replica {seat} is down")),
-            Some(_) => Ok(seat),
+        let host: usize = number(words.first().ok_or("say which replica")?)?;
+        match stage.hosts.get(host) {
+            None => Err(format!("there is no replica {host}")),
+            Some(found) if found.node.is_none() && !any => Err(format!("replica {host} is down")),
+            Some(_) => Ok(host),
         }
     }
 
@@ -201,14 +201,14 @@ impl Player {
             "network" => self.network(told)?,
             "fire" => self.fire(words)?,
             "timers" => {
-                let seat = self.seat(words, false)?;
+                let host = self.host(words, false)?;
                 let stage = self.stage()?;
-                let names = stage.timers(seat);
+                let names = stage.timers(host);
                 let names: Vec<String> = names
                     .into_iter()
                     .map(|(_, key)| stage.timer_name(key))
                     .collect();
-                told.push(format!("{seat}: {}", names.join(" ")));
+                told.push(format!("{host}: {}", names.join(" ")));
             }
             "cut" => self.cut(words)?,
             "link" => self.link(words)?,
@@ -238,8 +238,8 @@ impl Player {
                 told.extend(marks.map(|(mark, count)| format!("{mark}: {count}")));
             }
             "judge" => {
-                let judged = self.stage()?.judge();
-                told.push(judged.map_or_else(|what| what.to_string(), |()| String::from("sound")));
+                let checked = self.stage()?.verdict();
+                told.push(checked.map_or_else(|what| what.to_string(), |()| String::from("sound")));
             }
             "finale" => {
                 let stage = self.stage()?;
@@ -276,37 +276,37 @@ impl Player {
             return Err(format!("there is no command '{name}'"));
         }
         let any = ["start", "restart", "disk", "clock"].contains(&name);
-        let seat = self.seat(words, any)?;
+        let host = self.host(words, any)?;
         let stage = self.stage()?;
         let rest = &words[1..];
         let word = rest.first().copied();
         match (name, word) {
-            ("start", _) if stage.seats[seat].node.is_some() => {
-                return Err(format!("replica {seat} runs"));
+            ("start", _) if stage.hosts[host].node.is_some() => {
+                return Err(format!("replica {host} runs"));
             }
-            ("start", _) => stage.start(seat),
+            ("start", _) => stage.start(host),
             ("restart", _) => {
-                stage.crash(seat);
+                stage.crash(host);
                 stage.settle();
-                stage.start(seat);
+                stage.start(host);
             }
             ("crash", _) => {
                 let keep = rest.iter().find_map(|word| word.strip_prefix("keep="));
                 let keep = keep.map_or(Ok(0), number)?;
-                stage.crash_keeping(seat, keep, rest.contains(&"quietly"));
+                stage.crash_keeping(host, keep, rest.contains(&"quietly"));
             }
-            ("disk", Some("hold")) => stage.hold_disk(seat, true),
-            ("disk", Some("go")) => stage.hold_disk(seat, false),
-            ("persist", count) => stage.sync(seat, count.map_or(Ok(usize::MAX), number)?),
-            ("pause", _) => stage.pause(seat),
-            ("resume", _) => stage.resume(seat),
-            ("checkpoint", _) => stage.control(seat, Control::CheckpointDue),
-            ("handoff", _) => stage.control(seat, Control::HandOff),
+            ("disk", Some("hold")) => stage.hold_disk(host, true),
+            ("disk", Some("go")) => stage.hold_disk(host, false),
+            ("persist", count) => stage.sync(host, count.map_or(Ok(usize::MAX), number)?),
+            ("pause", _) => stage.pause(host),
+            ("resume", _) => stage.resume(host),
+            ("checkpoint", _) => stage.control(host, Control::CheckpointDue),
+            ("handoff", _) => stage.control(host, Control::HandOff),
             ("suspect", Some(other)) => {
-                stage.control(seat, Control::ReportFailure(ReplicaId(number(other)?)));
+                stage.control(host, Control::ReportFailure(ReplicaId(number(other)?)));
             }
             ("clock", Some(seconds)) => {
-                stage.set_clock(seat, number::<i64>(seconds)? * SECOND as i64);
+                stage.set_clock(host, number::<i64>(seconds)? * SECOND as i64);
             }
             _ => return Err(format!("'{name} {}' says too little", words.join(" "))),
         }
@@ -336,8 +336,8 @@ impl Player {
         let mut stage = Stage::empty(setting);
         stage.log = Some(Vec::new());
         if !empty {
-            for seat in 0..replicas {
-                stage.start(seat);
+            for host in 0..replicas {
+                stage.start(host);
             }
         }
         stage.settle();
@@ -345,21 +345,21 @@ impl Player {
         Ok(())
     }
 
-    fn client(&mut self, name: String, seat: usize) -> Done<usize> {
+    fn client(&mut self, name: String, host: usize) -> Done<usize> {
         if let Some(client) = self.clients.get(&name) {
             let client = *client;
-            self.stage()?.move_client(client, seat);
+            self.stage()?.move_client(client, host);
             return Ok(client);
         }
-        let client = self.stage()?.client(Place::At(seat));
+        let client = self.stage()?.client(Place::At(host));
         self.clients.insert(name, client);
         Ok(client)
     }
 
     fn request(&mut self, words: &[&str], told: &mut Vec<String>) -> Done {
-        let seat = self.seat(words, false)?;
+        let host = self.host(words, false)?;
         let mut rest = &words[1..];
-        let mut name = format!("client of {seat}");
+        let mut name = format!("client of {host}");
         if let Some(given) = rest.first().and_then(|word| word.strip_prefix("as=")) {
             name = given.to_string();
             rest = &rest[1..];
@@ -377,7 +377,7 @@ impl Player {
             level = Some(wanted);
             operations.push((key, operation));
         }
-        let client = self.client(name, seat)?;
+        let client = self.client(name, host)?;
         let level = level.unwrap_or(Level::Ordered);
         let numbers = self.stage()?.invoke(client, level, &operations);
         told.push(format!("operations {numbers:?}"));
@@ -390,8 +390,8 @@ impl Player {
         let client = found.ok_or_else(|| format!("there is no client '{name}'"))?;
         let at = words.iter().find_map(|word| word.strip_prefix("at="));
         if let Some(at) = at {
-            let seat = self.seat(&[at], false)?;
-            self.stage()?.move_client(client, seat);
+            let host = self.host(&[at], false)?;
+            self.stage()?.move_client(client, host);
         }
         let stage = self.stage()?;
         let mut numbers = Vec::new();
@@ -447,7 +447,7 @@ impl Player {
     }
 
     fn fire(&mut self, words: &[&str]) -> Done {
-        let seat = self.seat(words, false)?;
+        let host = self.host(words, false)?;
         let wanted = words.get(1).ok_or("say which timer")?;
         let name = self.entry.timer_name;
         let plain = |text: &str| text.to_lowercase().replace('_', "");
@@ -459,7 +459,7 @@ impl Player {
             timer,
             generation: 0,
         };
-        self.stage()?.fire(seat, key);
+        self.stage()?.fire(host, key);
         Ok(())
     }
 
@@ -499,17 +499,17 @@ impl Player {
 
     fn state(&mut self, words: &[&str], told: &mut Vec<String>) -> Done {
         let stage = self.stage()?;
-        let seats: Vec<usize> = match words.is_empty() {
-            true => (0..stage.seats.len()).collect(),
+        let hosts: Vec<usize> = match words.is_empty() {
+            true => (0..stage.hosts.len()).collect(),
             false => words.iter().map(|word| number(word)).collect::<Done<_>>()?,
         };
-        for seat in seats.into_iter().filter(|seat| *seat < stage.seats.len()) {
-            let incarnation = stage.seats[seat].incarnation;
+        for host in hosts.into_iter().filter(|host| *host < stage.hosts.len()) {
+            let incarnation = stage.hosts[host].incarnation;
             let life = match incarnation {
                 Incarnation(1) => String::new(),
                 later => format!(", life {}", later.0),
             };
-            told.push(format!("{}{life}", stage.describe_seat(seat)));
+            told.push(format!("{}{life}", stage.describe_host(host)));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use quintet_replica::{
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
 
-/// Loses `lost` under load, expects the rest to go on as `rest`, then lets the lost come back.
+/// Loses `lost` under load, expects the rest to continue as `rest`, then lets the lost come back.
 fn lose(members: usize, lost: &[u16], rest: &[u16]) {
     for durability in BOTH {
         let mut group = group(members, durability);
@@ -150,7 +150,7 @@ fn member_that_crashed_often_is_let_in_at_once_when_it_is_needed() {
 }
 
 #[test]
-fn waiting_member_is_let_in_when_a_link_of_the_chain_breaks_one_way() {
+fn waiting_member_is_let_in_when_link_of_chain_breaks_one_way() {
     let mut group = failed_often(Durability::Disk, Config::default(), MS * 1000);
     group.run(MS * 100);
     assert!(waits(&group));
@@ -247,25 +247,25 @@ fn pending_removal_is_not_counted_again() {
 }
 
 #[test]
-fn the_tail_fails() {
+fn tail_fails() {
     lose(3, &[2], &[0, 1]);
     lose(5, &[4], &[0, 1, 2, 3]);
 }
 
 #[test]
-fn a_middle_fails() {
+fn middle_fails() {
     lose(3, &[1], &[0, 2]);
     lose(5, &[2], &[0, 1, 3, 4]);
 }
 
 #[test]
-fn the_head_fails() {
+fn head_fails() {
     lose(3, &[0], &[1, 2]);
     lose(5, &[0], &[1, 2, 3, 4]);
 }
 
 #[test]
-fn the_heads_own_successor_fails() {
+fn heads_own_successor_fails() {
     lose(4, &[1], &[0, 2, 3]);
 }
 
@@ -296,7 +296,7 @@ fn head_and_tail_fail() {
 }
 
 #[test]
-fn a_chain_of_two_waits_for_its_other_half() {
+fn chain_of_two_waits_for_its_other_half() {
     let mut group = group(2, Durability::Disk);
     assert!(write_within(&mut group, 1, MS * 10));
     group.crash(1);
@@ -320,7 +320,7 @@ fn a_chain_of_two_waits_for_its_other_half() {
 }
 
 #[test]
-fn below_a_quorum_nothing_is_removed_and_a_returning_replica_comes_in_first() {
+fn below_quorum_nothing_is_removed_and_returning_replica_comes_in_first() {
     // Three members, one removed: the chain has two. The second fails; the first comes back.
     let mut group = group(3, Durability::Disk);
     group.crash(2);
@@ -344,7 +344,7 @@ fn below_a_quorum_nothing_is_removed_and_a_returning_replica_comes_in_first() {
 }
 
 #[test]
-fn a_removed_head_leads_again_when_nobody_else_can() {
+fn removed_head_leads_again_when_nobody_else_can() {
     // The head is removed and comes back; then the others go, but one.
     let mut group = group(3, Durability::Disk);
     group.isolate(0);
@@ -363,7 +363,7 @@ fn a_removed_head_leads_again_when_nobody_else_can() {
 }
 
 #[test]
-fn a_node_marked_by_an_undecided_entry_is_back_under_a_new_leader() {
+fn node_marked_by_an_undecided_entry_is_back_under_a_new_leader() {
     // RemoveNode(3) reaches the next one only; then the head is gone.
     let mut group = group(5, Durability::Memory);
     group.cut.extend([(1, 2)]);
@@ -392,7 +392,7 @@ fn a_node_marked_by_an_undecided_entry_is_back_under_a_new_leader() {
 }
 
 #[test]
-fn the_removed_node_gets_the_entry_that_removes_it_and_asks_back_in() {
+fn removed_node_gets_the_entry_that_removes_it_and_asks_back_in() {
     let mut group = group(5, Durability::Memory);
     // The link from 1 to 2 is broken, both ways; the head hears both.
     group.cut.extend([(1, 2), (2, 1)]);
@@ -411,7 +411,7 @@ fn the_removed_node_gets_the_entry_that_removes_it_and_asks_back_in() {
 }
 
 #[test]
-fn a_removal_that_would_leave_no_quorum_does_nothing_even_when_decided() {
+fn removal_that_would_leave_no_quorum_does_nothing_even_when_decided() {
     let mut group = group(3, Durability::Memory);
     group.crash(2);
     assert!(write_within(&mut group, 0, MS * 2000));
@@ -424,7 +424,7 @@ fn a_removal_that_would_leave_no_quorum_does_nothing_even_when_decided() {
 }
 
 #[test]
-fn what_is_passed_on_after_a_removal_begins_with_the_first_unknown_entry() {
+fn what_is_passed_on_after_removal_begins_with_first_unknown_entry() {
     // Replica 1 takes entries and passes nothing on; then it is removed.
     let mut group = group(5, Durability::Memory);
     assert!(write_within(&mut group, 4, MS * 10));
@@ -450,7 +450,7 @@ fn what_is_passed_on_after_a_removal_begins_with_the_first_unknown_entry() {
 }
 
 #[test]
-fn what_lies_in_a_gap_is_not_taken_for_decided_when_the_leader_sends_it_after_all() {
+fn what_lies_in_gap_is_not_taken_for_decided_when_leader_sends_it_after_all() {
     let mut group = group(3, Durability::Disk);
     assert!(write_within(&mut group, 0, MS * 100));
     // A head that is cut off holds an entry of its own where the others decide another.
@@ -474,7 +474,7 @@ fn what_lies_in_a_gap_is_not_taken_for_decided_when_the_leader_sends_it_after_al
         entry
     );
     let header = of.header();
-    // Back, it is told by one to go on ahead, and gets from another what it had asked for.
+    // Back, it is told by one to continue ahead, and gets from another what it had asked for.
     let skip = Message::Skip {
         ballot,
         base,
@@ -609,7 +609,7 @@ fn state_of_a_higher_ballot_decides_nothing_down_the_chain() {
 }
 
 #[test]
-fn a_life_that_forgot_vouches_for_nothing_that_it_has_not_fetched() {
+fn life_that_forgot_vouches_for_nothing_that_it_has_not_fetched() {
     // 0 and 1 decide without 2, and 0 trims what it decided.
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
@@ -640,7 +640,7 @@ fn a_life_that_forgot_vouches_for_nothing_that_it_has_not_fetched() {
 }
 
 #[test]
-fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_is() {
+fn candidate_that_waits_for_state_that_nobody_has_any_more_takes_what_there_is() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     group.isolate(2);
@@ -716,7 +716,7 @@ fn candidate_soon_asks_again_above_the_promise_that_refuses_it() {
 }
 
 #[test]
-fn a_handed_off_head_is_followed_at_once() {
+fn handed_off_head_is_followed_at_once() {
     use quintet_replica::{Control, Event};
     let mut group = group(3, Durability::Disk);
     assert!(write_within(&mut group, 2, MS * 10));
@@ -785,7 +785,7 @@ fn too_many_lost_memories_halt_with_the_remedy() {
 }
 
 #[test]
-fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
+fn majority_that_went_ahead_of_state_that_is_lost_reads_its_logs_again() {
     let mut group = group(3, Durability::Disk);
     assert!(write_within(&mut group, 0, MS * 100));
     for _ in 0..10 {
@@ -796,7 +796,7 @@ fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
     let (base, chain) = (of.log.executed(), of.chain.decided().clone());
     assert_eq!(base, Slot(11));
     // Both have what was decided on their disks, and no longer know that it is. Leading again, 0
-    // tells them to go on ahead of its state.
+    // tells them to continue ahead of its state.
     let ballot = of.ballots.promised().next(ReplicaId(0));
     group.isolate(0);
     for id in [1, 2] {
@@ -1034,7 +1034,7 @@ fn pages(group: &mut Group, held: Slot) -> Vec<(Slot, Slot)> {
 }
 
 #[test]
-fn a_joiner_is_sent_no_page_again_while_that_is_on_its_way_and_again_when_it_does_not_come() {
+fn joiner_is_sent_no_page_again_while_that_is_on_its_way_and_again_when_it_does_not_come() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     group.crash(2);

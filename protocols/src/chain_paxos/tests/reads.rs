@@ -174,7 +174,7 @@ fn reads_through_the_chain_take_one_entry_per_turn() {
 #[test]
 fn local_read_that_has_waited_for_long_is_ordered_instead() {
     // The tail hears everything, and what it says is lost: neither its question nor a round that
-    // it passed on comes to the head.
+    // it forwarded comes to the head.
     let mut group = group(3, Durability::Disk);
     assert!(write_within(&mut group, 0, MS * 10));
     let before = group.replica(0).log.held();

@@ -301,7 +301,7 @@ fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
 }
 
 #[test]
-fn entries_that_an_earlier_life_may_have_voted_for_are_kept_after_re_admission() {
+fn entries_that_earlier_life_may_have_voted_for_are_kept_after_re_admission() {
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
     let header = group.replica(0).header();

@@ -17,7 +17,7 @@ fn disk(members: usize) -> Group {
 }
 
 #[test]
-fn a_silent_replica_is_left_out_and_taken_in_again_when_it_is_back() {
+fn silent_replica_is_left_out_and_taken_in_again_when_it_is_back() {
     for drive in [Drive::Pulsing, Drive::Responsive] {
         for members in [3, 5] {
             let mut group = Group::new(members, Durability::Disk, mode(drive));
@@ -115,7 +115,7 @@ fn leaving_initiator_does_not_count_itself() {
 }
 
 #[test]
-fn a_restarted_proposer_proposes_in_a_new_view_only() {
+fn restarted_proposer_proposes_in_a_new_view_only() {
     let mut group = disk(3);
     group.write(0);
     group.run(MS * 20);
@@ -133,7 +133,7 @@ fn a_restarted_proposer_proposes_in_a_new_view_only() {
 }
 
 #[test]
-fn the_number_of_proposers_changes_while_running() {
+fn number_of_proposers_changes_while_running() {
     let mut group = disk(3);
     for (wanted, expected) in [("1", 1), ("2", 2), ("0", 3)] {
         for id in 0..3 {
@@ -157,7 +157,7 @@ fn proposing(group: &Group, at: u16) -> Vec<ReplicaId> {
 }
 
 #[test]
-fn those_propose_who_bring_the_load_and_a_stray_write_changes_nothing() {
+fn those_propose_who_bring_load_and_stray_write_changes_nothing() {
     for members in [3, 5] {
         let config = Config {
             proposers: Proposers::Loaded,
@@ -262,7 +262,7 @@ fn who_is_slow_proposes_no_more_until_it_is_quick_again() {
 }
 
 #[test]
-fn one_of_two_candidates_stands_again_when_the_other_has_had_time() {
+fn one_of_two_candidates_stands_again_when_other_has_had_time() {
     let mut group = disk(3);
     group.write(0);
     group.run(MS * 50);
@@ -312,7 +312,7 @@ fn between_views(config: Config) -> Group {
 }
 
 #[test]
-fn requests_that_come_in_a_view_change_are_answered_when_the_view_begins() {
+fn requests_that_come_in_view_change_are_answered_when_view_begins() {
     for level in [Level::Ordered, Level::Linearizable] {
         let mut group = between_views(mode(Drive::Responsive));
         let batch = group.submit(0, level);
@@ -328,7 +328,7 @@ fn requests_that_come_in_a_view_change_are_answered_when_the_view_begins() {
 }
 
 #[test]
-fn requests_that_are_too_many_for_a_view_change_are_refused_as_they_come() {
+fn requests_that_are_too_many_for_view_change_are_refused_as_they_come() {
     let config = Config {
         queue_bytes: 400,
         ..mode(Drive::Responsive)
@@ -376,7 +376,7 @@ fn whoever_leaves_is_left_out_before_it_stops_and_taken_in_when_it_stays() {
 }
 
 #[test]
-fn a_forgetful_replica_acknowledges_and_votes_again_in_a_later_view_only() {
+fn forgetful_replica_acknowledges_and_votes_again_in_later_view_only() {
     for members in [3, 5] {
         let mut group = Group::new(members, Durability::Memory, mode(Drive::Responsive));
         group.run(MS * 10);
@@ -442,7 +442,7 @@ fn what_is_no_longer_kept_comes_as_a_snapshot() {
 }
 
 #[test]
-fn a_state_that_nobody_has_any_more_is_not_waited_for() {
+fn state_that_nobody_has_any_more_is_not_waited_for() {
     let config = Config {
         log_memory_bytes: 16 << 10,
         proposers: Proposers::Count(0),
@@ -485,7 +485,7 @@ fn acknowledgement(view: u64, ack: u64) -> Message {
 }
 
 #[test]
-fn an_acknowledgement_of_another_view_does_not_count() {
+fn acknowledgement_of_another_view_does_not_count() {
     let mut group = disk(5);
     let batch = group.write(0);
     group.isolate(0);
@@ -582,7 +582,7 @@ fn view_init_waits_outside_the_log_until_its_prefix_is_verified() {
 }
 
 #[test]
-fn a_quorum_is_of_all_members_however_few_are_live() {
+fn quorum_is_of_all_members_however_few_are_live() {
     let mut group = disk(5);
     group.crash(4);
     group.run(MS * 2000);
@@ -599,7 +599,7 @@ fn a_quorum_is_of_all_members_however_few_are_live() {
 }
 
 #[test]
-fn a_candidate_with_an_older_log_gets_no_vote() {
+fn candidate_with_an_older_log_gets_no_vote() {
     let mut group = disk(3);
     group.isolate(2);
     let batch = group.write(0);
@@ -635,14 +635,14 @@ pub fn asked_for_a_vote(config: Config) -> Group {
     group
 }
 
-/// Votes under way.
+/// Votes in progress.
 pub fn votes(group: &Group) -> usize {
     let vote = |packet: &&Packet| matches!(packet.message(), Message::Vote { .. });
     group.network.iter().filter(vote).count()
 }
 
 #[test]
-fn a_vote_is_on_disk_before_it_is_given() {
+fn vote_is_on_disk_before_it_is_given() {
     let mut group = asked_for_a_vote(mode(Drive::Responsive));
     assert_eq!(votes(&group), 0);
     group.sync(1);
@@ -705,7 +705,7 @@ pub fn asked_again_after_a_restart(config: Config) -> Group {
 }
 
 #[test]
-fn a_vote_survives_a_restart() {
+fn vote_survives_a_restart() {
     let group = asked_again_after_a_restart(mode(Drive::Responsive));
     assert_eq!(group.replica(1).view.number(), 1);
     assert_eq!(votes(&group), 0, "it was given to another");
@@ -734,12 +734,12 @@ pub fn forgetful_and_asked(config: Config) -> Group {
 }
 
 #[test]
-fn a_replica_that_forgot_gives_no_vote() {
+fn replica_that_forgot_gives_no_vote() {
     let group = forgetful_and_asked(mode(Drive::Responsive));
     assert_eq!(votes(&group), 0, "it does not know what it acknowledged");
 }
 
-/// Replica 0 is cut off, the others went on without it, and it is asked to read.
+/// Replica 0 is cut off, the others continued without it, and it is asked to read.
 pub fn cut_off_and_read(config: Config) -> bool {
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 10);

@@ -1,4 +1,4 @@
-//! Which majorities the group goes on with, and which it waits for (Appendix C, D5, D18).
+//! Which majorities the group continues with, and which it waits for (Appendix C, D5, D18).
 
 use super::*;
 use quintet_replica::{Control, Event, Options, ReplicaId};
@@ -6,8 +6,9 @@ use quintet_replica::{Control, Event, Options, ReplicaId};
 /// How many packets pass between two answers of a disk.
 const DISKS: [usize; 3] = [1, 5, 23];
 
-/// Plays a view change packet by packet until so many packets of `victim` have arrived; then it dies
-/// with all that it has under way. All disks but slow ones answer now and then, one after the other.
+/// Plays a view change packet by packet until this many packets of `victim` have arrived; then it
+/// dies with all that it has in progress. All disks but slow ones answer now and then, one after
+/// the other.
 fn dies_after(group: &mut Group<Derecho>, victim: u16, packets: usize, disks: usize) {
     let members = group.members.len() as u16;
     let (mut left, mut rests) = (packets, 0);
@@ -41,9 +42,9 @@ fn dies_after(group: &mut Group<Derecho>, victim: u16, packets: usize, disks: us
     group.network.retain(|packet| packet.from != of_it);
 }
 
-/// Of three members, 2 is suspected, `dies` dies for good while the others vote on the next view,
-/// and 2 comes back. Whether that view had come about where it lives on, whether it was gone
-/// around, and whether the two that are left go on.
+/// Of three members, 2 is suspected, `dies` dies permanently while the others vote on the next
+/// view, and 2 comes back. Whether that view had come about where it lives on, whether it was gone
+/// around, and whether the two that are left continue.
 fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bool, bool, bool) {
     let stays = 1 - dies;
     let mut group = group(3);
@@ -72,7 +73,7 @@ fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bo
     if goes_on {
         let kept = kept.is_none_or(|batch| group.answered(stays, batch));
         assert!(kept, "what was asked for is kept");
-        // It was not for good, after all.
+        // It was not permanently, after all.
         group.start(dies);
         group.run(MS * 5000);
         assert!(group.status(dies).voting, "{:?}", group.status(dies));
@@ -84,7 +85,7 @@ fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bo
 /// The vote leaves 2 out; without whoever died it cannot come about, and 2 and the other are two of
 /// three members of the last view that did.
 #[test]
-fn who_dies_for_good_while_a_vote_is_out_leaves_a_majority_that_goes_on() {
+fn who_dies_for_good_while_vote_is_out_leaves_majority_that_goes_on() {
     let mut gone_around = [0; 4];
     for (case, (dies, restarts)) in [(0, false), (0, true), (1, false), (1, true)]
         .into_iter()
@@ -143,10 +144,10 @@ fn two_leaders_die(first: usize, second: usize, disks: usize) {
     assert_converged(&group, 11);
 }
 
-/// Of 25 members 5 fail, then 9 of 20; 11 go on, where a majority of 25 would be missing. When they
-/// have failed as well, any 6 of them are needed, and no 13 others will do.
+/// Of 25 members 5 fail, then 9 of 20; 11 continue, where a majority of 25 would be missing. When
+/// they have failed as well, any 6 of them are needed, and no 13 others will do.
 #[test]
-fn the_group_follows_the_majorities_of_its_views_and_not_that_of_the_epoch() {
+fn group_follows_majorities_of_its_views_and_not_that_of_epoch() {
     let mut group = group(25);
     group.write(0);
     group.settle();

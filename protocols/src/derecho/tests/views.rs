@@ -7,7 +7,7 @@ use core::time::Duration;
 use quintet_replica::{Control, Event, Options, ReplicaId};
 
 #[test]
-fn a_minority_halts_and_the_majority_goes_on() {
+fn minority_halts_and_the_majority_goes_on() {
     let mut group = group(5);
     group.write(0);
     group.settle();
@@ -129,7 +129,7 @@ fn member_waits_at_most_a_second_in_a_group_of_three() {
 }
 
 #[test]
-fn an_even_split_halts_both_halves_and_heals() {
+fn even_split_halts_both_halves_and_heals() {
     let mut group = group(4);
     for inside in [0, 1] {
         for outside in [2, 3] {
@@ -149,7 +149,7 @@ fn an_even_split_halts_both_halves_and_heals() {
 }
 
 #[test]
-fn a_view_that_one_member_alone_has_installed_is_not_told_as_agreed() {
+fn view_that_one_member_alone_has_installed_is_not_told_as_agreed() {
     let mut group = Group::<Derecho>::unstarted(3, Durability::Disk, Config::default());
     for id in 1..3 {
         group.cut.insert((id, 0));
@@ -166,7 +166,7 @@ fn a_view_that_one_member_alone_has_installed_is_not_told_as_agreed() {
 /// The leader of the view change dies after every number of its packets; the others must agree
 /// with whatever it may have agreed with one of them.
 #[test]
-fn a_leader_that_dies_at_any_step_of_the_trim_is_replaced() {
+fn leader_that_dies_at_any_step_of_the_trim_is_replaced() {
     for steps in 0..60 {
         let mut group = group(5);
         for id in 0..5 {
@@ -207,7 +207,7 @@ fn a_leader_that_dies_at_any_step_of_the_trim_is_replaced() {
 }
 
 #[test]
-fn a_memory_that_forgot_comes_back_as_another_life() {
+fn memory_that_forgot_comes_back_as_another_life() {
     let mut group = Group::<Derecho>::new(3, Durability::Memory, Config::default());
     let first = group.write(1);
     group.settle();
@@ -243,7 +243,7 @@ fn when_all_memories_are_lost_nobody_serves_emptiness() {
 }
 
 #[test]
-fn a_large_message_goes_beside_the_ring() {
+fn large_message_goes_beside_the_ring() {
     let config = Config {
         smc_bytes_max: 64,
         ..Config::default()
@@ -290,7 +290,7 @@ fn views_shrink_one_by_one_below_a_majority_of_the_epoch() {
 }
 
 /// Two members and three that come back at once and die as soon as they are let in: whoever was
-/// there before must be able to go on.
+/// there before must be able to continue.
 #[test]
 fn no_more_join_at_a_time_than_leave_the_others_a_majority() {
     let mut group = group(5);
@@ -318,7 +318,7 @@ fn no_more_join_at_a_time_than_leave_the_others_a_majority() {
 /// A donor says that it no longer keeps what was asked for, and what another one sent covers that
 /// before any snapshot comes: none is installed then, and the rest must still be asked for.
 #[test]
-fn a_snapshot_that_the_log_overtook_is_waited_for_no_more() {
+fn snapshot_that_the_log_overtook_is_waited_for_no_more() {
     let config = Config {
         batch_bytes_max: 4096,
         ..Config::default()
@@ -358,7 +358,7 @@ fn a_snapshot_that_the_log_overtook_is_waited_for_no_more() {
 }
 
 #[test]
-fn a_member_that_missed_a_view_answers_no_read() {
+fn member_that_missed_a_view_answers_no_read() {
     let mut group = group(3);
     group.write(0);
     group.settle();
@@ -398,10 +398,10 @@ fn who_forgot_is_not_complete_in_the_view_that_it_forgot_in() {
     assert!(group.answered(0, batch), "{:?}", group.status(0));
 }
 
-/// The rest of the log is not enough for it, however little it lacks: the others go on until it has
-/// fetched a state.
+/// The rest of the log is not enough for it, however little it lacks: the others continue until it
+/// has fetched a state.
 #[test]
-fn who_lacks_what_is_no_longer_in_the_log_is_let_in_with_a_state_and_not_before() {
+fn who_lacks_what_is_no_longer_in_log_is_let_in_with_state_and_not_before() {
     let mut config = Config::default();
     config
         .set("log_memory_bytes", "1024")
@@ -428,7 +428,7 @@ fn who_lacks_what_is_no_longer_in_the_log_is_let_in_with_a_state_and_not_before(
 
 /// What is delivered while somebody fetches a state stays in the log, up to twice the bound.
 #[test]
-fn the_log_keeps_more_while_somebody_is_on_its_way() {
+fn log_keeps_more_while_somebody_is_on_its_way() {
     let mut config = Config::default();
     config
         .set("log_memory_bytes", "4096")

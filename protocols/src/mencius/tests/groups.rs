@@ -79,7 +79,7 @@ fn idle_replicas_skip_what_lies_before_a_suggestion() {
 }
 
 #[test]
-fn the_slots_of_a_silent_owner_are_revoked_and_it_goes_on_behind_them() {
+fn slots_of_silent_owner_are_revoked_and_it_goes_on_behind_them() {
     for members in [3, 5] {
         let mut group = group(members, Durability::Disk);
         group.write(1);
@@ -110,7 +110,7 @@ fn the_slots_of_a_silent_owner_are_revoked_and_it_goes_on_behind_them() {
 }
 
 #[test]
-fn an_owner_that_was_taken_for_dead_suggests_again_what_lost_its_slot() {
+fn owner_that_was_taken_for_dead_suggests_again_what_lost_its_slot() {
     let mut group = group(3, Durability::Disk);
     group.isolate(2);
     let lost = group.write(2);
@@ -172,7 +172,7 @@ fn late_answer_reports_no_progress_of_a_restarted_peer() {
 }
 
 #[test]
-fn nobody_waits_for_an_owner_that_is_far_behind_and_fetches_its_state() {
+fn nobody_waits_for_owner_that_is_far_behind_and_fetches_its_state() {
     let config = Config {
         window: 1024,
         log_memory_bytes: 4096,
@@ -228,7 +228,7 @@ fn a_replica_that_is_cut_off_answers_no_reads() {
 }
 
 #[test]
-fn a_suggestion_is_accepted_in_its_owners_slots_only() {
+fn suggestion_is_accepted_in_its_owners_slots_only() {
     let mut group = group(3, Durability::Disk);
     let said = crate::mencius::Said {
         incarnation: group.members[1].incarnation,
@@ -255,7 +255,7 @@ fn a_majority_that_forgot_is_told_what_to_do() {
 }
 
 #[test]
-fn a_damaged_journal_makes_nothing_decided_that_a_lost_record_wrote_over() {
+fn damaged_journal_makes_nothing_decided_that_lost_record_wrote_over() {
     let record = |committed: u64| Record {
         ballot: Ballot::default(),
         decided: false,
@@ -279,7 +279,7 @@ fn a_damaged_journal_makes_nothing_decided_that_a_lost_record_wrote_over() {
 }
 
 #[test]
-fn a_message_that_names_one_slot_of_each_kind_loses_none() {
+fn message_that_names_one_slot_of_each_kind_loses_none() {
     let config = Config {
         slots_max: 1,
         ..Config::default()
@@ -298,7 +298,7 @@ fn a_message_that_names_one_slot_of_each_kind_loses_none() {
 }
 
 #[test]
-fn a_promise_that_was_long_in_writing_tells_nothing_false_about_what_was_forgotten_meanwhile() {
+fn promise_that_was_long_in_writing_tells_nothing_false_about_what_was_forgotten_meanwhile() {
     let config = Config {
         log_memory_bytes: 1024,
         ..Config::default()
@@ -329,7 +329,7 @@ fn a_promise_that_was_long_in_writing_tells_nothing_false_about_what_was_forgott
 }
 
 #[test]
-fn an_owner_passes_over_slots_that_others_decided_without_it() {
+fn owner_passes_over_slots_that_others_decided_without_it() {
     let mut group = group(3, Durability::Disk);
     let (from, me) = (ReplicaId(0), ReplicaId(1));
     let mine = group.replica(1).own.next();
@@ -371,7 +371,7 @@ pub(super) fn counted_with_a_lost_vote(config: Config) -> bool {
 }
 
 #[test]
-fn a_vote_of_an_earlier_life_decides_nothing() {
+fn vote_of_an_earlier_life_decides_nothing() {
     assert!(!counted_with_a_lost_vote(Config::default()));
 }
 
@@ -395,7 +395,7 @@ pub(super) fn suggested_before_and_after_a_restart(config: Config) -> (Slot, Slo
 }
 
 #[test]
-fn a_restarted_owner_suggests_in_no_slot_that_it_may_have_used() {
+fn restarted_owner_suggests_in_no_slot_that_it_may_have_used() {
     let (before, after) = suggested_before_and_after_a_restart(Config::default());
     assert!(after > before);
 }
@@ -445,7 +445,7 @@ fn promise_with_long_values_waits_for_room() {
 }
 
 #[test]
-fn slots_of_an_owner_from_whom_something_long_comes_are_not_revoked() {
+fn slots_of_owner_from_whom_something_long_comes_are_not_revoked() {
     let mut group = group(3, Durability::Disk);
     group.run(MS * 100);
     let batch = group.write(1);

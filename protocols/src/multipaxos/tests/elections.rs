@@ -59,7 +59,7 @@ pub fn accept(ballot: Ballot, first: u64, values: &[u8]) -> Message {
 }
 
 #[test]
-fn a_crashed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+fn crashed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     for members in [3, 5, 7] {
         let mut group = group(members);
         for id in 0..members as u16 {
@@ -78,7 +78,7 @@ fn a_crashed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
 }
 
 #[test]
-fn a_returning_replica_does_not_depose_a_good_leader() {
+fn returning_replica_does_not_depose_a_good_leader() {
     let mut group = group(3);
     group.isolate(2);
     group.run(MS * 5000);
@@ -95,7 +95,7 @@ fn a_returning_replica_does_not_depose_a_good_leader() {
 }
 
 #[test]
-fn a_voter_with_a_leader_refuses_a_pre_vote() {
+fn voter_with_a_leader_refuses_a_pre_vote() {
     let mut group = group(3);
     send(
         &mut group,
@@ -118,7 +118,7 @@ fn a_voter_with_a_leader_refuses_a_pre_vote() {
 }
 
 #[test]
-fn an_isolated_leader_steps_down() {
+fn isolated_leader_steps_down() {
     let mut group = group(3);
     group.isolate(0);
     group.run(MS * 3000);
@@ -313,7 +313,7 @@ fn stale_promise_reply_counted() {
 }
 
 #[test]
-fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
+fn value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
     let mut group = group(5);
     let ask = candidate(&mut group);
     let (low, high) = (ballot(1, 0), ballot(1, 4));
@@ -351,7 +351,7 @@ fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
 }
 
 #[test]
-fn a_promise_of_an_earlier_life_does_not_count() {
+fn promise_of_an_earlier_life_does_not_count() {
     let mut group = group(5);
     let ask = candidate(&mut group);
     let up = Link::Up {
@@ -370,7 +370,7 @@ fn a_promise_of_an_earlier_life_does_not_count() {
 }
 
 #[test]
-fn a_long_promise_comes_in_pages() {
+fn long_promise_comes_in_pages() {
     let config = Config {
         batch_bytes_max: 4096,
         ..Config::default()
@@ -393,7 +393,7 @@ fn a_long_promise_comes_in_pages() {
 }
 
 #[test]
-fn a_candidate_behind_a_trimmed_log_fetches_state_instead_of_leading() {
+fn candidate_behind_trimmed_log_fetches_state_instead_of_leading() {
     let config = Config {
         log_memory_bytes: 1 << 16,
         pre_vote: false,
@@ -513,7 +513,7 @@ fn restart_of_all_needs_no_state_for_what_all_journals_have() {
 }
 
 #[test]
-fn a_leader_that_others_went_past_steps_down() {
+fn leader_that_others_went_past_steps_down() {
     let config = Config {
         pre_vote: false,
         ..Config::default()

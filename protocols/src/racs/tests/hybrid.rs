@@ -162,7 +162,7 @@ fn and_not_when_the_state_says_nothing_about_it() {
     assert_eq!(comes_by_a_state(config), (Way::Sadl, Way::Direct));
 }
 
-/// What a follower passes on to the leader is lost; then the way changes. Whether it is answered.
+/// What a follower forwards to the leader is lost; then the way changes. Whether it is answered.
 fn waits_while_the_way_changes(config: Config) -> bool {
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 100);
@@ -173,7 +173,7 @@ fn waits_while_the_way_changes(config: Config) -> bool {
         group.run(MS * 100);
     }
     assert_eq!(group.replica(1).hybrid.course().way, Way::Sadl);
-    // Nobody notices that the link works again: nothing is passed on a second time.
+    // Nobody notices that the link works again: nothing is forwarded a second time.
     group.cut.clear();
     group.run(MS * 5_000);
     group.answered(1, batch)

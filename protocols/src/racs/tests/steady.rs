@@ -51,7 +51,7 @@ fn answers_all(config: &Config) {
 }
 
 #[test]
-fn blocks_beyond_half_of_the_window_are_spread_over_a_round_trip() {
+fn blocks_beyond_half_of_window_are_spread_over_round_trip() {
     let config = Config {
         window: 8,
         ..small()
@@ -83,7 +83,7 @@ fn blocks_beyond_half_of_the_window_are_spread_over_a_round_trip() {
 }
 
 #[test]
-fn a_leader_that_is_cut_off_is_replaced_by_way_of_the_asynchronous_mode() {
+fn leader_that_is_cut_off_is_replaced_by_way_of_asynchronous_mode() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 100);
     let leader = group.leaders()[0];
@@ -100,7 +100,7 @@ fn a_leader_that_is_cut_off_is_replaced_by_way_of_the_asynchronous_mode() {
 }
 
 #[test]
-fn a_batch_that_never_reached_a_replica_is_fetched_before_it_is_executed() {
+fn batch_that_never_reached_replica_is_fetched_before_it_is_executed() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 100);
     let batch = group.write(1);
@@ -125,7 +125,7 @@ fn a_batch_that_never_reached_a_replica_is_fetched_before_it_is_executed() {
 }
 
 #[test]
-fn a_restarted_replica_gives_its_batches_new_names() {
+fn restarted_replica_gives_its_batches_new_names() {
     for durability in [Durability::Disk, Durability::Memory] {
         let mut group = Group::new(3, durability, disseminating());
         group.run(MS * 100);
@@ -150,7 +150,7 @@ fn a_restarted_replica_gives_its_batches_new_names() {
 }
 
 #[test]
-fn a_decided_block_that_waits_for_its_batches_is_written_before_a_promise_names_it() {
+fn decided_block_that_waits_for_its_batches_is_written_before_promise_names_it() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 100);
     let batch = group.write(1);

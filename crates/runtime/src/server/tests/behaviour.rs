@@ -90,7 +90,7 @@ fn writes_transactions_with_writes_and_watches_are_as_new_as_ever_after_readonly
 }
 
 #[test]
-fn a_first_write_opens_a_session_and_the_end_of_the_connection_closes_it() {
+fn first_write_opens_session_and_end_of_connection_closes_it() {
     let mut rig = Rig::new();
     let id = rig.connect();
     assert_eq!(
@@ -163,7 +163,7 @@ fn all_connections_of_a_turn_share_one_batch_of_each_kind() {
 }
 
 #[test]
-fn a_connection_has_one_request_under_way_and_its_replies_stay_in_order() {
+fn connection_has_one_request_under_way_and_its_replies_stay_in_order() {
     let mut rig = Rig::new();
     let id = rig.connect();
     rig.say(id, "SET a 0");
@@ -179,7 +179,7 @@ fn a_connection_has_one_request_under_way_and_its_replies_stay_in_order() {
 }
 
 #[test]
-fn a_long_reply_waits_for_the_commands_before_it() {
+fn long_reply_waits_for_the_commands_before_it() {
     let mut rig = Rig::new();
     let id = rig.connect();
     let reply = rig.ask(id, "SET a 1\r\nCONFIG GET databases\r\nGET a\r\n");
@@ -191,7 +191,7 @@ fn a_long_reply_waits_for_the_commands_before_it() {
 }
 
 #[test]
-fn a_batch_under_way_is_company_for_the_next() {
+fn batch_under_way_is_company_for_the_next() {
     let mut rig = Rig::new();
     let ids: Vec<_> = (0..3).map(|_| rig.connect()).collect();
     ids.iter().for_each(|id| drop(rig.say(*id, "SET a 0")));
@@ -238,7 +238,7 @@ fn sessions_are_renewed_while_nothing_is_written() {
 }
 
 #[test]
-fn a_session_that_has_lapsed_unused_is_replaced_unseen() {
+fn session_that_has_lapsed_unused_is_replaced_unseen() {
     let mut rig = Rig::new();
     let id = rig.connect();
     rig.say(id, "SET a 1");
@@ -249,7 +249,7 @@ fn a_session_that_has_lapsed_unused_is_replaced_unseen() {
 }
 
 #[test]
-fn a_server_whose_clock_is_wrong_opens_its_sessions_all_the_same() {
+fn server_whose_clock_is_wrong_opens_its_sessions_all_the_same() {
     for behind in [3_600_000_000_000, -3_600_000_000_000, 1, -1] {
         let mut rig = Rig::new();
         rig.behind = behind;
@@ -262,7 +262,7 @@ fn a_server_whose_clock_is_wrong_opens_its_sessions_all_the_same() {
 }
 
 #[test]
-fn a_closed_connection_s_slot_waits_for_its_request() {
+fn closed_connection_s_slot_waits_for_its_request() {
     let mut rig = Rig::new();
     let id = rig.connect();
     rig.say(id, "SET a 1");
@@ -279,7 +279,7 @@ fn a_closed_connection_s_slot_waits_for_its_request() {
 }
 
 #[test]
-fn the_event_loop_is_told_what_has_changed() {
+fn event_loop_is_told_what_has_changed() {
     let mut rig = Rig::new();
     let (one, other) = (rig.connect(), rig.connect());
     let mut dirty = Vec::new();
@@ -333,7 +333,7 @@ fn info_has_its_sections() {
 }
 
 #[test]
-fn the_memory_limit_is_switched_by_the_leader_alone() {
+fn memory_limit_is_switched_by_the_leader_alone() {
     let mut rig = Rig::with(GatewayConfig {
         memory_max: 1000,
         ..Default::default()

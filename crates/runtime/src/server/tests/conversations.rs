@@ -6,7 +6,7 @@
 //!   < +PONG\r\n         what Redis sent back, escaped; [closed] if it hung up after it
 //! ```
 //!
-//! With `REDIS_ADDRESS=127.0.0.1:PORT` in the environment the replies are recorded anew; a server
+//! With `REDIS_ADDRESS=127.0.0.1:PORT` in the environment the replies are recorded again; a server
 //! with a password is wanted for the conversations whose name begins with "password".
 
 use super::rig::{Rig, escape, unescape};
@@ -32,7 +32,7 @@ fn same(expected: &str, given: &str) -> bool {
 }
 
 #[test]
-fn the_server_answers_as_redis_did() {
+fn server_answers_as_redis_did() {
     let text = std::fs::read_to_string(FILE).unwrap();
     if let Ok(address) = std::env::var("REDIS_ADDRESS") {
         std::fs::write(FILE, record(&text, &address)).unwrap();

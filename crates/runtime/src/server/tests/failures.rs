@@ -111,7 +111,7 @@ fn quorum_is_not_called_missing_when_it_answers() {
 }
 
 #[test]
-fn a_read_without_an_answer_is_certain_not_to_have_happened() {
+fn read_without_an_answer_is_certain_not_to_have_happened() {
     let (mut rig, id) = rig();
     let submission = submit(&mut rig, id, "GET a\r\n");
     rig.done(&submission, Outcome::Uncertain);
@@ -126,7 +126,7 @@ fn a_read_without_an_answer_is_certain_not_to_have_happened() {
 }
 
 #[test]
-fn an_uncertain_request_can_not_be_executed_later() {
+fn uncertain_request_can_not_be_executed_later() {
     let (mut rig, id) = rig();
     let late = submit(&mut rig, id, "INCR a\r\n");
     rig.done(&late, Outcome::Uncertain);
@@ -188,7 +188,7 @@ fn request_is_refused_when_the_queue_stays_full() {
 }
 
 #[test]
-fn request_is_refused_with_the_disk_as_reason_while_the_disk_hangs() {
+fn request_is_refused_with_disk_as_reason_while_disk_hangs() {
     let (mut rig, id) = rig();
     rig.gateway.set_view(NodeView {
         disk_state: "hung",
@@ -229,7 +229,7 @@ fn without_a_quorum_the_first_write_ever_fails_in_time() {
 }
 
 #[test]
-fn a_session_lost_under_a_request_leaves_it_uncertain() {
+fn session_lost_under_a_request_leaves_it_uncertain() {
     let (mut rig, id) = rig();
     let submission = submit(&mut rig, id, "INCR a\r\nINCR a\r\n");
     rig.done(
@@ -305,7 +305,7 @@ fn results_cut_short_are_uncertain() {
 }
 
 #[test]
-fn an_unknown_batch_is_ignored() {
+fn unknown_batch_is_ignored() {
     let (mut rig, id) = rig();
     let submission = submit(&mut rig, id, "INCR a\r\n");
     let outcome = rig.execute(&submission);
@@ -315,7 +315,7 @@ fn an_unknown_batch_is_ignored() {
 }
 
 #[test]
-fn a_renewal_that_finds_nothing_replaces_all_sessions_unseen() {
+fn renewal_that_finds_nothing_replaces_all_sessions_unseen() {
     let (mut rig, id) = rig();
     rig.now = rig.gateway.next_deadline();
     rig.gateway.on_time(rig.now);

@@ -51,7 +51,7 @@ fn what_has_no_meaning_here_is_refused_by_name() {
 }
 
 #[test]
-fn a_value_too_long_is_refused_and_the_connection_goes_on() {
+fn value_too_long_is_refused_and_the_connection_goes_on() {
     let mut rig = Rig::with(GatewayConfig {
         value_bytes_max: 100,
         ..GatewayConfig::default()
@@ -68,7 +68,7 @@ fn a_value_too_long_is_refused_and_the_connection_goes_on() {
 }
 
 #[test]
-fn a_huge_count_costs_nothing_and_its_silence_ends_the_connection() {
+fn huge_count_costs_nothing_and_its_silence_ends_the_connection() {
     let mut rig = Rig::new();
     let id = rig.connect();
     assert_eq!(rig.ask(id, "*1000000000\r\n$500000\r\n"), "");
@@ -84,7 +84,7 @@ fn a_huge_count_costs_nothing_and_its_silence_ends_the_connection() {
 }
 
 #[test]
-fn a_whole_command_does_not_make_a_silent_client_suspect() {
+fn whole_command_does_not_make_a_silent_client_suspect() {
     let mut rig = Rig::new();
     let id = rig.connect();
     rig.push(id, "*1\r\n$4\r\nPI");
@@ -98,7 +98,7 @@ fn a_whole_command_does_not_make_a_silent_client_suspect() {
 }
 
 #[test]
-fn an_idle_client_is_closed_when_the_operator_wants_it() {
+fn idle_client_is_closed_when_the_operator_wants_it() {
     let idle_max = Duration::from_secs(10);
     let mut rig = Rig::with(GatewayConfig {
         idle_max,
@@ -116,7 +116,7 @@ fn an_idle_client_is_closed_when_the_operator_wants_it() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_not_read_from() {
+fn client_that_does_not_read_is_not_read_from() {
     let config = GatewayConfig {
         output_bytes_soft: 1000,
         output_bytes_max: 5000,
@@ -211,7 +211,7 @@ fn client_that_is_owed_most_is_dropped_when_all_are_owed_too_much() {
 }
 
 #[test]
-fn a_client_that_sends_ahead_is_held_back() {
+fn client_that_sends_ahead_is_held_back() {
     let mut rig = Rig::new();
     let id = rig.connect();
     rig.say(id, "SET a 0");
@@ -230,7 +230,7 @@ fn a_client_that_sends_ahead_is_held_back() {
 }
 
 #[test]
-fn a_command_larger_than_what_may_wait_is_let_in() {
+fn command_larger_than_what_may_wait_is_let_in() {
     let mut rig = Rig::new();
     let id = rig.connect();
     let length = 3 << 20;
@@ -358,7 +358,7 @@ fn pipeline_of_long_replies_is_cut_into_short_requests() {
         "{owed} bytes for one client that reads nothing"
     );
     assert_eq!(rig.output(other), "+PONG\\r\\n$-1\\r\\n");
-    // What is read goes on.
+    // What is read continues.
     let mut bytes = 0;
     loop {
         let came = rig.gateway.output(id).take().len();

@@ -43,8 +43,8 @@ trait Card: std::fmt::Debug {
     /// Lends the oldest frame that has come, if there is one, and takes its memory back afterwards.
     fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> bool;
 
-    /// Lends memory for a frame of so many bytes, at most [`FRAME_MAX`], to be written and sent with
-    /// the next [`Self::flush`]; false when there is none.
+    /// Lends memory for a frame of this many bytes, at most [`FRAME_MAX`], to be written and sent
+    /// with the next [`Self::flush`]; false when there is none.
     fn send(&mut self, length: usize, write: &mut dyn FnMut(&mut [u8])) -> bool;
 
     /// Sends what has been written, and sees to memory for what comes.

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, io::Read, net::Ipv4Addr};
 
 /// Of longer tables only the beginning is looked at.
 const TABLE_MAX: u64 = 1 << 20;
-/// So many answers are kept, those that there is none to as well.
+/// This many answers are kept, those that there is none to as well.
 const KNOWN_MAX: usize = 1024;
 
 /// The way to other hosts through one interface.
@@ -146,7 +146,7 @@ eth0 nonsense
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn the_longest_route_decides_then_the_lowest_metric_and_gateways_are_gone_through() {
+    fn longest_route_decides_then_lowest_metric_and_gateways_are_gone_through() {
         let hop = |interface, address: [u8; 4]| next_hop(ROUTES, interface, address.into());
         assert_eq!(hop("eth0", [10, 0, 0, 7]), Some([10, 0, 0, 7].into()));
         assert_eq!(hop("eth0", [192, 0, 2, 1]), Some([10, 0, 0, 1].into()));

@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_datagram_comes_out_as_it_went_in_whatever_pads_the_frame(
+        fn datagram_comes_out_as_it_went_in_whatever_pads_the_frame(
             datagram in prop::collection::vec(any::<u8>(), 0..1_500),
             padding in 0usize..20,
         ) {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_are_left_out_or_left_to_a_card_are_taken_and_wrong_ones_are_not() {
+    fn sums_that_are_left_out_or_left_to_card_are_taken_and_wrong_ones_are_not() {
         let whole = sample(b"what is sent");
         let length = (whole.len() - UDP) as u16;
         let start = folded(pseudo_header(*end(1).at.ip(), *end(2).at.ip(), length));

@@ -12,7 +12,7 @@
 
 use std::net::SocketAddrV4;
 
-/// `XDP_PASS`: the frame goes on into the kernel.
+/// `XDP_PASS`: the frame continues into the kernel.
 const PASS: i32 = 2;
 /// The kernel's function `bpf_redirect_map`.
 const REDIRECT_MAP: i32 = 51;

@@ -39,12 +39,12 @@ use std::{
 /// What one frame's memory holds, less what the kernel keeps before a frame that comes.
 pub(super) const FRAME_MAX: usize = FRAME - 256;
 const FRAME: usize = 4096;
-/// So many frames can come, and as many be sent, before either side looks.
+/// This many frames can come, and as many be sent, before either side looks.
 const FRAMES: u32 = 2048;
 const MEMORY: usize = 2 * FRAMES as usize * FRAME;
 /// The queue of the interface whose frames are taken. What comes by others the kernel gets.
 const QUEUE: u32 = 0;
-/// The program asks for the queue's socket in a map of so many.
+/// The program asks for the queue's socket in a map of this many.
 const QUEUES: u32 = 64;
 /// A copying kernel sends 32 frames when asked once; so often it is asked in a row.
 const PUSHES_MAX: u32 = 2 * FRAMES / 32;
@@ -183,7 +183,7 @@ impl Question {
     /// Pointers must be to what the command reads, in the lengths that the question says.
     unsafe fn ask(&self, command: i64) -> Result<i32, Errno> {
         let length = size_of::<Self>();
-        // SAFETY: the kernel reads so many bytes of a structure that lives through the call; the
+        // SAFETY: the kernel reads this many bytes of a structure that lives through the call; the
         // rest is the caller's.
         let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const self.0, length) };
         if answer < 0 {
@@ -241,7 +241,7 @@ fn load(ours: SocketAddrV4, map: &OwnedFd) -> io::Result<OwnedFd> {
         .word(1, program.len() as u32)
         .pointer(2, &program[0])
         .pointer(4, c"MIT OR Apache-2.0".to_bytes_with_nul());
-    // SAFETY: so many instructions, and a text that ends with a zero; both live through the call.
+    // SAFETY: this many instructions, and a text that ends with a zero; both live through the call.
     let loaded = unsafe { question.ask_for_descriptor(PROGRAM_LOAD) };
     loaded.map_err(|error| refused("the kernel does not take the program", error, RIGHTS))
 }
@@ -362,7 +362,7 @@ impl<T: Copy> Ring<T> {
 
     fn entry(&self, number: u32) -> *mut T {
         let index = (number & (FRAMES - 1)) as usize;
-        // SAFETY: the mapping has so many entries behind this offset.
+        // SAFETY: the mapping has this many entries behind this offset.
         unsafe {
             self.memory
                 .at

@@ -59,7 +59,7 @@ fn end(number: u8) -> End {
     }
 }
 
-/// Two ends that know each other's cards, with room for so many frames between flushes.
+/// Two ends that know each other's cards, with room for this many frames between flushes.
 fn wired(room: usize) -> (Bypass, Bypass) {
     let ways: [Arc<Mutex<VecDeque<Vec<u8>>>>; 2] = Default::default();
     let side = |number: u8, here: usize| {
@@ -85,7 +85,7 @@ fn received(side: &mut Bypass) -> Option<Result<Vec<u8>, Malformed>> {
 }
 
 #[test]
-fn datagrams_arrive_when_they_are_flushed_and_others_are_left_to_the_socket() {
+fn datagrams_arrive_when_they_are_flushed_and_others_are_left_to_socket() {
     let (mut a, mut b) = wired(2);
     let to = SocketAddr::from(end(2).at);
     assert!(a.send(to, b"first") && a.send(to, b"second"));
@@ -109,7 +109,7 @@ fn datagrams_arrive_when_they_are_flushed_and_others_are_left_to_the_socket() {
 }
 
 #[test]
-fn an_address_that_no_card_has_is_refused_with_what_to_do() {
+fn address_that_no_card_has_is_refused_with_what_to_do() {
     let poll = mio::Poll::new().expect("a poll");
     for address in [
         "0.0.0.0:7201",

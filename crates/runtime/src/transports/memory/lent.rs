@@ -247,7 +247,7 @@ impl Loan {
         })
     }
 
-    /// Goes on, for about `budget` bytes at most: how many it took. The frame is whole when no
+    /// Continues, for about `budget` bytes at most: how many it took. The frame is whole when no
     /// part is [`left`](Self::is_whole).
     ///
     /// # Errors
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_told_by_where_its_large_parts_are() {
+    fn frame_is_told_by_where_its_large_parts_are() {
         let large = Bytes::from(vec![7; LENT_MIN + 3]);
         let frame = Frame::from(large.clone()).prefixed(Bytes::from_static(b"head"));
         let told = describe(&frame).expect("a large part");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_counts_what_was_never_lent_is_mad() {
+    fn reader_that_counts_what_was_never_lent_is_mad() {
         let (segment, _file, _token) = Segment::create(77).expect("memory");
         let segment = std::sync::Arc::new(segment);
         let mut lender = Lender::new(segment.clone(), Lane::Bulk);

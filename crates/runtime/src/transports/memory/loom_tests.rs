@@ -120,19 +120,19 @@ fn ring(weaker: Weaker) {
 }
 
 #[test]
-fn a_ring_hands_over_what_was_written_and_only_that() {
+fn ring_hands_over_what_was_written_and_only_that() {
     ring(Weaker::Nothing);
 }
 
 #[test]
 #[should_panic]
-fn a_ring_whose_stores_hand_nothing_over_is_found_out() {
+fn ring_whose_stores_hand_nothing_over_is_found_out() {
     ring(Weaker::Stores);
 }
 
 #[test]
 #[should_panic]
-fn a_ring_whose_loads_take_nothing_over_is_found_out() {
+fn ring_whose_loads_take_nothing_over_is_found_out() {
     ring(Weaker::Loads);
 }
 
@@ -172,19 +172,19 @@ fn table(weaker: Weaker) {
 }
 
 #[test]
-fn a_guarded_vector_is_never_seen_torn() {
+fn guarded_vector_is_never_seen_torn() {
     table(Weaker::Nothing);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn a_vector_whose_guards_are_not_kept_apart_from_it_is_seen_torn() {
+fn vector_whose_guards_are_not_kept_apart_from_it_is_seen_torn() {
     table(Weaker::Fences);
 }
 
 #[test]
 #[should_panic]
-fn a_vector_whose_guard_hands_nothing_over_is_found_out() {
+fn vector_whose_guard_hands_nothing_over_is_found_out() {
     table(Weaker::Stores);
 }
 
@@ -213,7 +213,7 @@ fn nobody_sleeps_over_what_was_written() {
 
 #[test]
 #[should_panic(expected = "slept over it")]
-fn a_bell_without_fences_is_slept_over() {
+fn bell_without_fences_is_slept_over() {
     bell(Weaker::Fences);
 }
 
@@ -261,6 +261,6 @@ fn what_was_read_after_it_was_withdrawn_does_not_count() {
 
 #[test]
 #[should_panic(expected = "not what was lent")]
-fn a_withdrawal_without_fences_is_overlooked() {
+fn withdrawal_without_fences_is_overlooked() {
     lending(Weaker::Fences, true);
 }

@@ -72,7 +72,7 @@ pub(crate) trait Memory: Clone {
     type Word: Word;
     /// The word with this number, counted from the beginning.
     fn word(&self, index: usize) -> &Self::Word;
-    /// Writes bytes `at` so many from the beginning.
+    /// Writes bytes `at` this many from the beginning.
     fn copy_in(&self, at: usize, bytes: &[u8]);
     /// Appends `length` bytes from there to `buffer`.
     fn copy_out(&self, at: usize, length: usize, buffer: &mut BytesMut);

@@ -8,7 +8,7 @@
 //! It has no name that could be left behind: when both processes have ended, however, it is gone.
 //! It is sealed against shrinking, so that no writer can take it away under a reader (who would die
 //! of a bus error). Who cannot open it, as on another host or in another container, says nothing,
-//! and everything goes on by TCP.
+//! and everything continues by TCP.
 //!
 //! The one place of shared memory where `unsafe` is needed.
 
@@ -138,7 +138,7 @@ impl Segment {
         unsafe { &*self.base.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    /// Writes bytes `at` so many from the beginning.
+    /// Writes bytes `at` this many from the beginning.
     ///
     /// # Panics
     /// When they do not fit.
@@ -151,10 +151,10 @@ impl Segment {
         }
     }
 
-    /// Appends `length` bytes to `buffer`, from so many after the beginning.
+    /// Appends `length` bytes to `buffer`, from this many after the beginning.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When there are not this many.
     pub fn copy_out(&self, at: usize, length: usize, buffer: &mut BytesMut) {
         assert!(at + length <= SEGMENT_BYTES, "bytes of the segment");
         buffer.reserve(length);

@@ -151,7 +151,7 @@ impl Wire for Own {
     }
 }
 
-/// A question under way.
+/// A question in progress.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     number: u64,
@@ -159,13 +159,13 @@ struct Asked {
     since: Instant,
 }
 
-/// What is known of the members' clocks, and what is under way.
+/// What is known of the members' clocks, and what is in progress.
 #[derive(Debug)]
 pub(super) struct Exchanges {
     peers: Vec<(PeerClock, Option<Asked>)>,
     number: u64,
     ask_at: Time,
-    /// So many rounds follow each other quickly.
+    /// This many rounds follow each other quickly.
     quick: u32,
     /// By how much this side's clock is set wrong on purpose.
     skew: i64,
@@ -211,7 +211,7 @@ impl Exchanges {
 }
 
 impl Tcp {
-    /// This side's clock is set wrong on purpose, by so many nanoseconds.
+    /// This side's clock is set wrong on purpose, by this many nanoseconds.
     pub const fn skew_clock(&mut self, skew: i64) {
         self.exchanges.skew = skew;
     }

@@ -55,7 +55,7 @@ fn frames_of_every_size_arrive_in_order_through_memory_in_both_directions() {
 }
 
 #[test]
-fn the_newest_value_of_a_word_wins_and_is_there_before_a_frame_sent_after_it() {
+fn newest_value_of_word_wins_and_is_there_before_frame_sent_after_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = together(directory.path());
     for value in 1..=1000 {
@@ -93,7 +93,7 @@ fn who_shares_no_memory_is_reached_by_tcp() {
 }
 
 #[test]
-fn a_row_that_is_longer_than_the_table_goes_in_frames_from_then_on() {
+fn row_that_is_longer_than_table_goes_in_frames_from_then_on() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, _b) = together(directory.path());
     put(&mut a, 1, &[(0, &[1])]);
@@ -136,7 +136,7 @@ fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
     until("all of it", &mut [&mut a, &mut b], |s| {
         s[1].frames.len() == 40
     });
-    // Or until so much of what it has lent has been read that protocols may go on.
+    // Or until so much of what it has lent has been read that protocols may continue.
     b.frames.clear();
     for _ in 0..40 {
         a.send(1, Lane::Bulk, &vec![1; 1 << 20]);
@@ -157,7 +157,7 @@ fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
 }
 
 #[test]
-fn large_payloads_are_read_where_they_are_and_are_whole_or_the_link_breaks() {
+fn large_payloads_are_read_where_they_are_and_are_whole_or_link_breaks() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = together(directory.path());
     let sent: Vec<Vec<u8>> = (0..5u8)
@@ -192,7 +192,7 @@ fn large_payloads_are_read_where_they_are_and_are_whole_or_the_link_breaks() {
 }
 
 #[test]
-fn a_mad_writer_costs_its_link_which_comes_back() {
+fn mad_writer_costs_its_link_which_comes_back() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = together(directory.path());
     for (round, at) in [TABLE_AT, RingPlace::of(Lane::Bulk).head]

@@ -40,9 +40,9 @@ use std::{
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 /// How often at first.
 const PROBE_FIRST: Duration = Duration::from_millis(20);
-/// So many probes go out that often.
+/// This many probes go out that often.
 const PROBES_FIRST: u32 = 10;
-/// Who has heard none of so many probes gets no more datagrams.
+/// Who has heard none of this many probes gets no more datagrams.
 const UNHEARD_MAX: u32 = 6;
 /// The most datagrams taken in one turn.
 const TURN_MAX: usize = 1024;
@@ -252,7 +252,7 @@ impl Connection {
 }
 
 impl Tcp {
-    /// From now on small frames go by datagrams of at most so many bytes to who takes them. The
+    /// From now on small frames go by datagrams of at most this many bytes to who takes them. The
     /// socket is bound where TCP listens; a frontend's when it first speaks to somebody.
     ///
     /// # Errors

@@ -116,7 +116,7 @@ fn small_frames_share_datagrams_and_others_go_by_the_connection() {
 }
 
 #[test]
-fn datagram_does_not_overtake_frame_that_went_by_the_connection_before_it() {
+fn datagram_does_not_overtake_frame_that_went_by_connection_before_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair_with_datagrams(directory.path());
     a.send(1, Lane::Control, &[1; 40]);
@@ -130,7 +130,7 @@ fn datagram_does_not_overtake_frame_that_went_by_the_connection_before_it() {
 }
 
 #[test]
-fn datagrams_wait_no_longer_for_the_connection_than_there_is_room() {
+fn datagrams_wait_no_longer_for_connection_than_there_is_room() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair_with_datagrams(directory.path());
     let index = b.tcp.links[0].lanes[Lane::Control as usize].expect("a connection");
@@ -161,7 +161,7 @@ fn datagrams_wait_no_longer_for_the_connection_than_there_is_room() {
 }
 
 #[test]
-fn what_is_lost_doubled_overtaken_cut_or_damaged_on_the_way_harms_nothing_else() {
+fn what_is_lost_doubled_overtaken_cut_or_damaged_on_way_harms_nothing_else() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair_with_datagrams(directory.path());
     let relay = Relay::between(&mut a, &b);
@@ -276,7 +276,7 @@ fn datagrams_of_a_link_that_is_gone_are_dropped() {
 }
 
 #[test]
-fn where_datagrams_do_not_arrive_frames_go_by_the_connection_until_they_do() {
+fn where_datagrams_do_not_arrive_frames_go_by_connection_until_they_do() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair_with_datagrams(directory.path());
     let relay = Relay::between(&mut a, &b);
@@ -340,7 +340,7 @@ fn no_datagram_is_longer_than_the_other_side_takes() {
 }
 
 #[test]
-fn a_frontend_asks_and_is_answered_by_datagrams() {
+fn frontend_asks_and_is_answered_by_datagrams() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair_with_datagrams(directory.path());
     let id = FrontendId(77);

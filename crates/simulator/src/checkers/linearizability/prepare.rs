@@ -212,7 +212,7 @@ impl Union {
     }
 }
 
-/// Splits a history into what can be judged on its own; gives the number of keys, too.
+/// Splits a history into what can be checked on its own; gives the number of keys, too.
 pub(super) fn prepare(
     operations: &[Operation],
     hint: &dyn Fn(usize) -> Option<u64>,

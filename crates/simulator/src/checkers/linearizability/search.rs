@@ -7,7 +7,7 @@
 //!            row of shared keys, with the operation that returns first
 //!        │
 //!        ▼
-//!   one only looks and its answer fits? ──► take it: no order could be spoilt by that
+//!   one only looks and its answer fits? ──► take it: no order could be corrupted by that
 //!   otherwise choose one, take call and return out, begin again
 //!        │ no candidate is left: go back to the last choice that could matter
 //!        ▼

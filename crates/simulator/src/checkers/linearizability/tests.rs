@@ -44,17 +44,17 @@ fn history(lines: &[Line<'_>]) -> Vec<Operation> {
     lines.iter().map(operation).collect()
 }
 
-fn judge(lines: &[Line<'_>]) -> Verdict {
+fn verdict(lines: &[Line<'_>]) -> Verdict {
     check(&history(lines), &Limits::default()).verdict
 }
 
 fn passes(lines: &[Line<'_>]) {
-    assert_eq!(judge(lines), Verdict::Linearizable);
+    assert_eq!(verdict(lines), Verdict::Linearizable);
 }
 
 /// Is impossible, by the operations with these indices.
 fn fails(lines: &[Line<'_>], core: &[usize]) {
-    match judge(lines) {
+    match verdict(lines) {
         Verdict::Impossible(evidence) => assert_eq!(evidence.core, core),
         other => panic!("{other:?}"),
     }
@@ -154,17 +154,17 @@ fn failed_operation_never_happened() {
         ("a", 1, 0, &["SET", "k", "7"], NIL),
         ("b", 2, 3, &["GET", "k"], t("7")),
     ]);
-    let judge = |operations: &[Operation]| check(operations, &Limits::default()).verdict;
-    assert_eq!(judge(&operations), Verdict::Linearizable);
+    let verdict = |operations: &[Operation]| check(operations, &Limits::default()).verdict;
+    assert_eq!(verdict(&operations), Verdict::Linearizable);
     operations[0].outcome = Outcome::Failed;
-    assert!(matches!(judge(&operations), Verdict::Impossible(_)));
+    assert!(matches!(verdict(&operations), Verdict::Impossible(_)));
 }
 
 #[test]
 fn transaction_is_seen_whole_or_not_at_all() {
     let pair = |a: &str, b: &str| Answer::List(vec![t(a), t(b)]);
     let writes = |read: Answer| -> Verdict {
-        judge(&[
+        verdict(&[
             ("a", 1, 2, &["MSET", "x", "0", "y", "0"], ok()),
             (
                 "a",
@@ -207,7 +207,7 @@ fn transaction_is_seen_whole_or_not_at_all() {
 #[test]
 fn watched_key_that_changed_undoes_its_transaction() {
     let watched = |between: &[&str], answer: Answer| -> Verdict {
-        judge(&[
+        verdict(&[
             ("a", 1, 2, &["SET", "k", "1"], ok()),
             ("b", 3, 4, &["WATCH", "k"], ok()),
             ("a", 5, 6, between, ok()),
@@ -230,7 +230,7 @@ fn watched_key_that_changed_undoes_its_transaction() {
     assert_eq!(watched(&["SET", "other", "2"], done), Verdict::Linearizable);
     // Nothing changed the key: the transaction had to be carried out.
     let alone = |answer: Answer| {
-        judge(&[
+        verdict(&[
             ("b", 3, 4, &["WATCH", "k"], ok()),
             ("b", 7, 8, &["MULTI", "SET k 3"], answer),
         ])

@@ -1,4 +1,4 @@
-//! The simulated bed: how fast a cluster would be, in virtual time, on a machine that a profile
+//! The performance model: how fast a cluster would be, in virtual time, on a machine that a profile
 //! describes.
 //!
 //! ```text

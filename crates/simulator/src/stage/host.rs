@@ -99,7 +99,7 @@ impl Disk {
 }
 
 /// See the module.
-pub(crate) struct Seat {
+pub(crate) struct Host {
     pub node: Option<Node>,
     pub boot: u32,
     pub incarnation: Incarnation,
@@ -111,7 +111,7 @@ pub(crate) struct Seat {
     pub clock: i64,
     /// How far what it is told is off: no further than a majority's clocks allow.
     pub told: i64,
-    /// Why it refused to go on.
+    /// Why it refused to continue.
     pub halted: Option<String>,
     /// From which slot on who takes part.
     pub route: (Slot, Vec<usize>),
@@ -133,7 +133,7 @@ pub(crate) struct Seat {
     pub(super) entry: Option<Entry>,
 }
 
-impl Default for Seat {
+impl Default for Host {
     fn default() -> Self {
         Self {
             node: None,
@@ -204,7 +204,7 @@ impl Outside for View<'_> {
     }
 }
 
-impl Seat {
+impl Host {
     fn due(&self, deadline: Deadline) -> u64 {
         match deadline {
             Deadline::At(Time::NEVER) => u64::MAX,
@@ -257,32 +257,32 @@ impl Stage {
         let seed = self.random.draw();
         self.frontend_next += 1;
         let frontend = FrontendId(EMBEDDED + self.frontend_next);
-        let seat = &mut self.seats[index];
-        assert!(seat.node.is_none(), "stopped before it starts");
-        let first_boot = std::mem::take(&mut seat.is_new);
-        seat.boot += 1;
-        let damaged = std::mem::take(&mut seat.disk.is_damaged);
+        let host = &mut self.hosts[index];
+        assert!(host.node.is_none(), "stopped before it starts");
+        let first_boot = std::mem::take(&mut host.is_new);
+        host.boot += 1;
+        let damaged = std::mem::take(&mut host.disk.is_damaged);
         let forgot = damaged || kept == Durability::Memory && !first_boot;
         if forgot {
-            seat.incarnation.0 += 1;
-            seat.disk.records.clear();
-            seat.disk.snapshots.clear();
+            host.incarnation.0 += 1;
+            host.disk.records.clear();
+            host.disk.snapshots.clear();
         }
-        let newest = seat.disk.snapshots.last().map(|(_, bytes)| bytes);
-        stored_epoch::find_newer(&mut seat.epoch, newest);
-        let (epoch, snapshots) = (&seat.epoch, &mut seat.disk.snapshots);
+        let newest = host.disk.snapshots.last().map(|(_, bytes)| bytes);
+        stored_epoch::find_newer(&mut host.epoch, newest);
+        let (epoch, snapshots) = (&host.epoch, &mut host.disk.snapshots);
         snapshots.retain(|(info, bytes)| !stored_epoch::leads_away(epoch, info.id, bytes));
-        let base = (seat.epoch.as_ref()).map_or_else(Executed::default, |(_, base)| *base);
-        (seat.started, seat.idle_at, seat.touched) = (self.now, u64::MAX, true);
-        (seat.halted, seat.paused) = (None, false);
+        let base = (host.epoch.as_ref()).map_or_else(Executed::default, |(_, base)| *base);
+        (host.started, host.idle_at, host.touched) = (self.now, u64::MAX, true);
+        (host.halted, host.paused) = (None, false);
         let descriptor = self.descriptor_of(index);
         let (epoch, entry) = self.epoch_of(&descriptor);
-        let seat = &mut self.seats[index];
-        seat.entry = Some(entry);
+        let host = &mut self.hosts[index];
+        host.entry = Some(entry);
         let setup = NodeSetup {
             id: ReplicaId(index as u16),
-            incarnation: seat.incarnation,
-            boot: Boot(seat.boot.into()),
+            incarnation: host.incarnation,
+            boot: Boot(host.boot.into()),
             group: GroupId(0),
             epoch,
             durability: descriptor.durability,
@@ -299,13 +299,13 @@ impl Stage {
             },
         };
         let machine = Registers::new(KEYS, self.setting.snapshot_padding, 4096);
-        let machine = Box::new(Recorder::new(Box::new(machine), seat.record.clone()));
+        let machine = Box::new(Recorder::new(Box::new(machine), host.record.clone()));
         let recovered = RecoveredBytes {
             first_boot,
             forgot,
-            promise: seat.disk.promise.clone(),
+            promise: host.disk.promise.clone(),
             checkpoint: None,
-            records: seat.disk.records.clone(),
+            records: host.disk.records.clone(),
         };
         let mut node = match Node::among(descriptor.voters(), setup, &entry, machine) {
             Ok(node) => node.with_descriptor(descriptor.encode()).with_base(base),
@@ -316,33 +316,33 @@ impl Stage {
         if let Err(error) = started {
             return self.violate("recovery", format!("replica {index}: {error}"));
         }
-        self.seats[index].executed = node.executed().slot;
+        self.hosts[index].executed = node.executed().slot;
         let checked = self.monotone[index].restarted_node(index as u16, &node);
         self.demand(checked);
-        self.seats[index].node = Some(node);
+        self.hosts[index].node = Some(node);
         self.say(|| format!("{index}: starts"));
         self.after_input(index);
         self.carry_out(index, outputs);
         for other in (0..self.places()).filter(|other| *other != index) {
-            if self.seats.get(other).is_none_or(|seat| seat.node.is_some()) {
+            if self.hosts.get(other).is_none_or(|host| host.node.is_some()) {
                 self.connect(index, other);
             }
         }
     }
 
-    /// Another replica starts in this one's place, whose disk is lost: with nothing but the epoch of
-    /// a member that is in it.
+    /// Another replica starts in this one's place, whose disk is lost: with nothing but the epoch
+    /// of a member that is in it.
     pub fn join(&mut self, index: usize, from: usize) {
         self.crash(index);
         self.say(|| format!("{index}: is another replica from now on"));
-        let seat = Seat {
-            boot: self.seats[index].boot,
-            clock: self.seats[index].clock,
-            told: self.seats[index].told,
-            epoch: self.seats[from].epoch.clone(),
-            ..Seat::default()
+        let host = Host {
+            boot: self.hosts[index].boot,
+            clock: self.hosts[index].clock,
+            told: self.hosts[index].told,
+            epoch: self.hosts[from].epoch.clone(),
+            ..Host::default()
         };
-        self.seats[index] = seat;
+        self.hosts[index] = host;
         self.monotone[index] = crate::checkers::monotone::Monotone::default();
         self.start(index);
     }
@@ -372,15 +372,15 @@ impl Stage {
             return self.violate("base held", what);
         }
         let seed = self.random.draw();
-        let seat = &mut self.seats[index];
-        if stored_epoch::number(&seat.epoch) < descriptor.number {
-            seat.disk.promise = None;
-            seat.disk.records.clear();
+        let host = &mut self.hosts[index];
+        if stored_epoch::number(&host.epoch) < descriptor.number {
+            host.disk.promise = None;
+            host.disk.records.clear();
         }
-        seat.disk.pending.clear();
-        seat.epoch = Some((descriptor, base));
-        seat.entry = Some(entry);
-        seat.touched = true;
+        host.disk.pending.clear();
+        host.epoch = Some((descriptor, base));
+        host.entry = Some(entry);
+        host.touched = true;
         let begun = self.call(index, |node, view, outputs| {
             node.begin_epoch(&entry, epoch, seed, view, outputs)
         });
@@ -391,15 +391,15 @@ impl Stage {
 
     /// A replica's own clock, which begins with its process.
     pub fn local_time(&self, index: usize) -> Time {
-        Time(self.now - self.seats[index].started)
+        Time(self.now - self.hosts[index].started)
     }
 
     fn view(&self, index: usize) -> View<'_> {
-        let seat = &self.seats[index];
+        let host = &self.hosts[index];
         View {
             now: self.local_time(index),
-            clock: (EPOCH + self.now).saturating_add_signed(seat.told),
-            disk: &seat.disk,
+            clock: (EPOCH + self.now).saturating_add_signed(host.told),
+            disk: &host.disk,
             wires: &self.wires,
             place: index,
         }
@@ -407,17 +407,17 @@ impl Stage {
 
     /// The process dies. Of what was not durable, the first `kept` writes reach the disk.
     pub fn crash_keeping(&mut self, index: usize, kept: usize, quietly: bool) {
-        let seat = &mut self.seats[index];
-        if seat.node.take().is_none() {
+        let host = &mut self.hosts[index];
+        if host.node.take().is_none() {
             return;
         }
-        let lost = seat.disk.crash(kept);
-        seat.timers.clear();
-        seat.held.clear();
-        seat.speculated.clear();
-        (seat.idle_at, seat.paused) = (u64::MAX, false);
-        let open = std::mem::take(&mut seat.open);
-        seat.record
+        let lost = host.disk.crash(kept);
+        host.timers.clear();
+        host.held.clear();
+        host.speculated.clear();
+        (host.idle_at, host.paused) = (u64::MAX, false);
+        let open = std::mem::take(&mut host.open);
+        host.record
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
@@ -433,25 +433,25 @@ impl Stage {
         self.crash_keeping(index, 0, false);
     }
 
-    /// What comes for this replica waits until it goes on.
+    /// What comes for this replica waits until it continues.
     pub fn pause(&mut self, index: usize) {
-        self.seats[index].paused = true;
+        self.hosts[index].paused = true;
     }
 
-    /// It goes on: first with what it was about to do, then with what has come meanwhile.
+    /// It continues: first with what it was about to do, then with what has come meanwhile.
     pub fn resume(&mut self, index: usize) {
-        self.seats[index].paused = false;
-        if self.seats[index].touched {
+        self.hosts[index].paused = false;
+        if self.hosts[index].touched {
             self.idle(index);
         }
-        for event in std::mem::take(&mut self.seats[index].held) {
+        for event in std::mem::take(&mut self.hosts[index].held) {
             self.at(self.now, event);
         }
     }
 
     /// The node offers this as the next epoch.
     pub(super) fn offer(&mut self, index: usize, next: &Bytes) -> Result<(), SealError> {
-        self.seats[index].touched = true;
+        self.hosts[index].touched = true;
         let offered = self.call(index, |node, view, outputs| {
             node.offer_seal(next, view, outputs)
         });
@@ -461,7 +461,7 @@ impl Stage {
     /// A change is wanted: whether all members that run have saved their state ahead.
     pub fn prepare(&mut self, index: usize) -> bool {
         let next = self.descriptor_of(index).durability;
-        self.seats[index].touched = true;
+        self.hosts[index].touched = true;
         let prepared = self.call(index, |node, view, outputs| {
             node.prepare_change(next, view, outputs)
         });
@@ -470,7 +470,7 @@ impl Stage {
 
     /// The snapshot that is being written cannot be; false when there is none.
     pub fn fail_snapshot(&mut self, index: usize) -> bool {
-        let fails = self.seats[index].disk.writing.take().is_some();
+        let fails = self.hosts[index].disk.writing.take().is_some();
         if fails {
             self.input(index, Input::SnapshotFailed);
         }
@@ -485,27 +485,27 @@ impl Stage {
     /// How far the log's time is ahead of a clock that is right, in nanoseconds.
     pub fn log_ahead(&self) -> i64 {
         let right = (EPOCH + self.now) as i64;
-        let nodes = self.seats.iter().filter_map(|seat| seat.node.as_ref());
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
         let ahead = nodes.map(|node| node.log_time().0 as i64 - right);
         ahead.max().unwrap_or(i64::MIN)
     }
 
     /// The synchronised clock of a replica is off by so much from now on.
     pub fn set_clock(&mut self, index: usize, offset: i64) {
-        self.seats[index].clock = offset;
-        let mut clocks: Vec<u64> = (self.seats.iter())
-            .map(|seat| EPOCH.saturating_add_signed(seat.clock))
+        self.hosts[index].clock = offset;
+        let mut clocks: Vec<u64> = (self.hosts.iter())
+            .map(|host| EPOCH.saturating_add_signed(host.clock))
             .collect();
         let mut limit = ClockLimit::default();
-        limit.note(Time(0), &mut clocks, self.seats.len());
-        for seat in &mut self.seats {
-            let clock = EPOCH.saturating_add_signed(seat.clock);
-            seat.told = clock.min(limit.at(Time(0))) as i64 - EPOCH as i64;
+        limit.note(Time(0), &mut clocks, self.hosts.len());
+        for host in &mut self.hosts {
+            let clock = EPOCH.saturating_add_signed(host.clock);
+            host.told = clock.min(limit.at(Time(0))) as i64 - EPOCH as i64;
         }
     }
 
     pub(super) fn give_frame(&mut self, to: usize, from: usize, frame: Bytes) {
-        if self.seats[to].node.is_none() {
+        if self.hosts[to].node.is_none() {
             return;
         }
         let peer = self.peer(from);
@@ -513,7 +513,7 @@ impl Stage {
             let text = self.describe_frame(&frame);
             self.say(|| format!("{to}: gets {text} from {from}"));
         }
-        let arrived = Time(self.now - self.seats[to].started);
+        let arrived = Time(self.now - self.hosts[to].started);
         self.input(
             to,
             Input::Frame {
@@ -535,9 +535,9 @@ impl Stage {
 
     /// The timers that are set, by when they fire.
     pub fn timers(&self, index: usize) -> Vec<(u64, TimerKey)> {
-        let seat = &self.seats[index];
-        let mut timers: Vec<_> = (seat.timers.iter())
-            .map(|(key, deadline)| (seat.due(*deadline), *key))
+        let host = &self.hosts[index];
+        let mut timers: Vec<_> = (host.timers.iter())
+            .map(|(key, deadline)| (host.due(*deadline), *key))
             .collect();
         timers.sort_unstable();
         timers
@@ -551,13 +551,13 @@ impl Stage {
 
     /// Fires a timer, whether it is set or not.
     pub fn fire(&mut self, index: usize, key: TimerKey) {
-        self.seats[index].timers.remove(&key);
+        self.hosts[index].timers.remove(&key);
         self.input(index, Input::Timer(key));
     }
 
     fn input(&mut self, index: usize, input: Input) {
         let frame = matches!(input, Input::Frame { .. });
-        self.seats[index].touched = true;
+        self.hosts[index].touched = true;
         let refused = self.call(index, |node, view, outputs| {
             node.on_input(input, view, outputs)
         });
@@ -574,15 +574,15 @@ impl Stage {
     }
 
     pub(super) fn idle(&mut self, index: usize) {
-        self.seats[index].touched = false;
-        self.seats[index].idle_at = u64::MAX;
+        self.hosts[index].touched = false;
+        self.hosts[index].idle_at = u64::MAX;
         let Some(wake) = self.call(index, Node::on_idle) else {
             return;
         };
-        let seat = &mut self.seats[index];
-        seat.idle_at = match wake {
+        let host = &mut self.hosts[index];
+        host.idle_at = match wake {
             Wake::Spin => self.now + 10_000,
-            Wake::At(at) => seat.due(Deadline::At(at)).max(self.now + 1_000),
+            Wake::At(at) => host.due(Deadline::At(at)).max(self.now + 1_000),
             Wake::Sleep => u64::MAX,
         };
     }
@@ -592,24 +592,24 @@ impl Stage {
         index: usize,
         call: impl FnOnce(&mut Node, &dyn Outside, &mut Vec<Output>) -> R,
     ) -> Option<R> {
-        let mut node = self.seats[index].node.take()?;
+        let mut node = self.hosts[index].node.take()?;
         let mut outputs = Vec::new();
         let result = call(&mut node, &self.view(index), &mut outputs);
-        self.seats[index].node = Some(node);
+        self.hosts[index].node = Some(node);
         self.after_input(index);
         self.carry_out(index, outputs);
         Some(result)
     }
 
     fn after_input(&mut self, index: usize) {
-        let seat = &mut self.seats[index];
-        let Some(node) = &mut seat.node else { return };
+        let host = &mut self.hosts[index];
+        let Some(node) = &mut host.node else { return };
         node.assert_invariants();
         let executed = node.executed().slot;
-        let entered = seat.epoch_shown != node.epoch();
-        let moved = executed != seat.executed || entered;
-        seat.executed = executed;
-        seat.epoch_shown = node.epoch();
+        let entered = host.epoch_shown != node.epoch();
+        let moved = executed != host.executed || entered;
+        host.executed = executed;
+        host.epoch_shown = node.epoch();
         let stable = match node.speculates() {
             true => node.stable(),
             false => executed,
@@ -623,14 +623,14 @@ impl Stage {
         let shown = shown.and_then(|()| self.past_seal.shows_state(by, node));
         let speculates = node.speculates();
         self.demand(shown);
-        if speculates || !self.seats[index].speculated.is_empty() {
+        if speculates || !self.hosts[index].speculated.is_empty() {
             self.check_speculated(index, executed, stable, digest);
             if speculates {
                 return;
             }
         }
         if moved
-            || self.seats[index]
+            || self.hosts[index]
                 .node
                 .as_ref()
                 .is_some_and(|node| !node.is_fetching())
@@ -639,7 +639,7 @@ impl Stage {
             self.check_executed(index);
         }
         if let Some(digest) = digest {
-            let epoch = self.seats[index].epoch_shown;
+            let epoch = self.hosts[index].epoch_shown;
             let checked = self.states.after(index as u16, epoch, executed.0, digest);
             self.demand(checked);
         }
@@ -651,14 +651,14 @@ impl Stage {
     }
 
     fn take_recorded(&self, index: usize) -> Vec<Recorded> {
-        let record = &self.seats[index].record;
+        let record = &self.hosts[index].record;
         std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What is not final yet is compared when it is.
     fn check_speculated(&mut self, index: usize, slot: Slot, stable: Slot, digest: Option<u128>) {
         let record = self.take_recorded(index);
-        let Some(node) = &mut self.seats[index].node else {
+        let Some(node) = &mut self.hosts[index].node else {
             return;
         };
         if digest.is_some() || !record.is_empty() {
@@ -670,9 +670,9 @@ impl Stage {
                 state: Some(state),
                 queries: Vec::new(),
             };
-            self.seats[index].speculated.executed(run);
+            self.hosts[index].speculated.executed(run);
         }
-        while let Some(run) = self.seats[index].speculated.ready(stable) {
+        while let Some(run) = self.hosts[index].speculated.ready(stable) {
             self.check_record(index, &run.record);
             if let Some(state) = run.state {
                 let checked = self
@@ -718,7 +718,7 @@ impl Stage {
             Output::Put { to, ranges } => {
                 self.say(|| format!("{index}: puts {} bytes", ranges.len()));
                 let frame =
-                    put_frame(GroupId(0), self.seats[index].epoch_shown, ranges).into_bytes();
+                    put_frame(GroupId(0), self.hosts[index].epoch_shown, ranges).into_bytes();
                 for to in to.iter() {
                     let lane = quintet_replica::Lane::Control;
                     self.transmit(index, to.index(), lane, frame.clone());
@@ -728,29 +728,29 @@ impl Stage {
             Output::Trim { below } => {
                 self.say(|| format!("{index}: trims below {below}"));
                 self.mark("log trimmed");
-                self.seats[index]
+                self.hosts[index]
                     .disk
                     .records
                     .retain(|(slot, _)| *slot >= below);
             }
             Output::SetTimer { key, at } => {
-                self.seats[index].timers.insert(key, at);
+                self.hosts[index].timers.insert(key, at);
             }
             Output::CancelTimer { key } => {
-                self.seats[index].timers.remove(&key);
+                self.hosts[index].timers.remove(&key);
             }
             Output::SnapshotBegin { id, fetched, .. } => {
-                self.seats[index].disk.writing = Some((id, fetched, Vec::new()));
+                self.hosts[index].disk.writing = Some((id, fetched, Vec::new()));
             }
             Output::SnapshotAppend(bytes) => {
-                let seat = &mut self.seats[index];
-                if let Some((.., written)) = &mut seat.disk.writing {
+                let host = &mut self.hosts[index];
+                if let Some((.., written)) = &mut host.disk.writing {
                     written.extend_from_slice(&bytes);
-                    let (boot, bytes) = (seat.boot, written.len() as u64);
+                    let (boot, bytes) = (host.boot, written.len() as u64);
                     self.at(
                         self.now,
                         Event::SnapshotWritten {
-                            seat: index,
+                            host: index,
                             boot,
                             bytes,
                         },
@@ -758,32 +758,32 @@ impl Stage {
                 }
             }
             Output::SnapshotTruncate(length) => {
-                if let Some((.., written)) = &mut self.seats[index].disk.writing {
+                if let Some((.., written)) = &mut self.hosts[index].disk.writing {
                     written.truncate(length as usize);
                 }
             }
             Output::SnapshotBridges { base } => {
-                if let Some((id, ..)) = &mut self.seats[index].disk.writing {
+                if let Some((id, ..)) = &mut self.hosts[index].disk.writing {
                     *id = base;
                 }
             }
             Output::SnapshotFinish => {
-                let seat = &self.seats[index];
-                if let Some((id, ..)) = &seat.disk.writing {
-                    let (boot, id, at) = (seat.boot, *id, self.now + seat.disk.latency);
+                let host = &self.hosts[index];
+                if let Some((id, ..)) = &host.disk.writing {
+                    let (boot, id, at) = (host.boot, *id, self.now + host.disk.latency);
                     self.at(
                         at,
                         Event::SnapshotSaved {
-                            seat: index,
+                            host: index,
                             boot,
                             id,
                         },
                     );
                 }
             }
-            Output::SnapshotAbandon => self.seats[index].disk.writing = None,
+            Output::SnapshotAbandon => self.hosts[index].disk.writing = None,
             Output::Done { batch, outcome } => {
-                if let Some(requests) = self.seats[index].open.remove(&batch.0) {
+                if let Some(requests) = self.hosts[index].open.remove(&batch.0) {
                     self.finish(&requests, outcome);
                 }
             }
@@ -796,7 +796,7 @@ impl Stage {
             Output::Route { slot, members, .. } => {
                 let members: Vec<usize> = members.iter().map(|(id, _)| id.index()).collect();
                 self.say(|| format!("{index}: route from {slot} on is {members:?}"));
-                self.seats[index].route = (slot, members);
+                self.hosts[index].route = (slot, members);
             }
             Output::Mark(branch) => {
                 self.say(|| format!("{index}: {branch}"));
@@ -806,7 +806,7 @@ impl Stage {
             Output::BreakLinks => {}
             Output::Halt(_, reason) => {
                 self.say(|| format!("{index}: HALTS: {reason}"));
-                self.seats[index].halted = Some(reason);
+                self.hosts[index].halted = Some(reason);
                 self.crash(index);
             }
         }
@@ -818,46 +818,46 @@ impl Stage {
             Write::Record { slot, .. } => format!("a record for {slot}"),
         };
         self.say(|| format!("{index}: writes {what}"));
-        let seat = &mut self.seats[index];
+        let host = &mut self.hosts[index];
         if matches!(write, Write::Promise(_)) {
-            let view = seat
+            let view = host
                 .node
                 .as_ref()
                 .map_or(0, |node| node.protocol_status().view);
             self.monotone[index].promises(id, self.now, view);
         }
-        seat.disk.pending.push_back((id, write));
+        host.disk.pending.push_back((id, write));
         self.begin_sync(index);
     }
 
     fn begin_sync(&mut self, index: usize) {
-        let seat = &mut self.seats[index];
-        if seat.disk.syncing || seat.disk.held {
+        let host = &mut self.hosts[index];
+        if host.disk.syncing || host.disk.held {
             return;
         }
-        let Some((upto, _)) = seat.disk.pending.back() else {
+        let Some((upto, _)) = host.disk.pending.back() else {
             return;
         };
-        let (upto, boot) = (*upto, seat.boot);
+        let (upto, boot) = (*upto, host.boot);
         let latency = if self.setting.by_hand {
             0
         } else {
-            seat.disk.latency
+            host.disk.latency
         };
-        seat.disk.syncing = true;
+        host.disk.syncing = true;
         self.at(
             self.now + latency,
             Event::Synced {
-                seat: index,
+                host: index,
                 boot,
                 upto,
             },
         );
     }
 
-    /// The disk goes on by itself, or waits for [`Self::sync`].
+    /// The disk continues by itself, or waits for [`Self::sync`].
     pub fn hold_disk(&mut self, index: usize, held: bool) {
-        self.seats[index].disk.held = held;
+        self.hosts[index].disk.held = held;
         if !held {
             self.begin_sync(index);
         }
@@ -865,34 +865,34 @@ impl Stage {
 
     /// By hand: the first `count` writes become durable now.
     pub fn sync(&mut self, index: usize, count: usize) {
-        let seat = &self.seats[index];
-        let last = count.min(seat.disk.pending.len()).checked_sub(1);
-        if let Some((upto, _)) = last.and_then(|last| seat.disk.pending.get(last)) {
-            let (boot, upto) = (seat.boot, *upto);
+        let host = &self.hosts[index];
+        let last = count.min(host.disk.pending.len()).checked_sub(1);
+        if let Some((upto, _)) = last.and_then(|last| host.disk.pending.get(last)) {
+            let (boot, upto) = (host.boot, *upto);
             self.on_synced(index, boot, upto);
         }
     }
 
     pub(super) fn on_synced(&mut self, index: usize, boot: u32, upto: PersistId) {
-        let seat = &mut self.seats[index];
-        if seat.boot != boot || seat.node.is_none() {
+        let host = &mut self.hosts[index];
+        if host.boot != boot || host.node.is_none() {
             return;
         }
-        while seat.disk.pending.front().is_some_and(|(id, _)| *id <= upto) {
-            if let Some((_, write)) = seat.disk.pending.pop_front() {
-                seat.disk.keep(write);
+        while host.disk.pending.front().is_some_and(|(id, _)| *id <= upto) {
+            if let Some((_, write)) = host.disk.pending.pop_front() {
+                host.disk.keep(write);
             }
         }
         self.monotone[index].durable(upto);
-        seat.disk.syncing = false;
-        if seat.paused {
+        host.disk.syncing = false;
+        if host.paused {
             // Durable, and not yet told.
             let event = Event::Synced {
-                seat: index,
+                host: index,
                 boot,
                 upto,
             };
-            seat.held.push(event);
+            host.held.push(event);
             return;
         }
         self.input(index, Input::Persisted(upto));
@@ -900,44 +900,44 @@ impl Stage {
     }
 
     pub(super) fn on_snapshot_written(&mut self, index: usize, boot: u32, bytes: u64) {
-        let seat = &mut self.seats[index];
-        if seat.boot == boot && seat.node.is_some() {
-            if seat.paused {
+        let host = &mut self.hosts[index];
+        if host.boot == boot && host.node.is_some() {
+            if host.paused {
                 let event = Event::SnapshotWritten {
-                    seat: index,
+                    host: index,
                     boot,
                     bytes,
                 };
-                return seat.held.push(event);
+                return host.held.push(event);
             }
             self.input(index, Input::SnapshotWritten(bytes));
         }
     }
 
     pub(super) fn on_snapshot_saved(&mut self, index: usize, boot: u32, id: Executed) {
-        let seat = &mut self.seats[index];
-        if seat.boot != boot || seat.node.is_none() {
+        let host = &mut self.hosts[index];
+        if host.boot != boot || host.node.is_none() {
             return;
         }
-        if seat.paused {
-            return seat.held.push(Event::SnapshotSaved {
-                seat: index,
+        if host.paused {
+            return host.held.push(Event::SnapshotSaved {
+                host: index,
                 boot,
                 id,
             });
         }
         let ours = |(under_way, ..): &mut (Executed, bool, Vec<u8>)| *under_way == id;
-        let Some((.., bytes)) = seat.disk.writing.take_if(ours) else {
+        let Some((.., bytes)) = host.disk.writing.take_if(ours) else {
             return;
         };
         let info = SnapshotInfo {
             id,
             length: bytes.len() as u64,
         };
-        seat.disk.snapshots.retain(|(kept, _)| kept.id != id);
-        seat.disk.snapshots.push((info, bytes.into()));
-        if seat.disk.snapshots.len() > 2 {
-            seat.disk.snapshots.remove(0);
+        host.disk.snapshots.retain(|(kept, _)| kept.id != id);
+        host.disk.snapshots.push((info, bytes.into()));
+        if host.disk.snapshots.len() > 2 {
+            host.disk.snapshots.remove(0);
         }
         self.mark("snapshot saved");
         self.say(|| format!("{index}: snapshot of {} is durable", id.slot));
@@ -946,13 +946,13 @@ impl Stage {
 
     /// Who the place of a frontend is.
     fn place_of(&self, frontend: FrontendId) -> Option<usize> {
-        let embedded = |seat: &Seat| {
-            seat.node
+        let embedded = |host: &Host| {
+            host.node
                 .as_ref()
                 .is_some_and(|node| node.frontend() == frontend)
         };
-        if let Some(seat) = self.seats.iter().position(embedded) {
-            return Some(seat);
+        if let Some(host) = self.hosts.iter().position(embedded) {
+            return Some(host);
         }
         let place = usize::try_from(frontend.0.checked_sub(super::wires::REMOTE)?).ok()?;
         (place < self.places()).then_some(place)
@@ -970,10 +970,10 @@ impl Stage {
     }
 
     /// One line on a replica.
-    pub fn describe_seat(&self, index: usize) -> String {
-        let seat = &self.seats[index];
-        let Some(node) = &seat.node else {
-            return match &seat.halted {
+    pub fn describe_host(&self, index: usize) -> String {
+        let host = &self.hosts[index];
+        let Some(node) = &host.node else {
+            return match &host.halted {
                 Some(reason) => format!("{index}: halted: {reason}"),
                 None => format!("{index}: down"),
             };
@@ -990,7 +990,7 @@ impl Stage {
             status.committed,
             node.executed().slot,
             if status.voting { "" } else { ", does not vote" },
-            if seat.paused { ", paused" } else { "" },
+            if host.paused { ", paused" } else { "" },
         )
     }
 

@@ -1,4 +1,4 @@
-//! The bed's world: its events in order, its cores, its links.
+//! The model's world: its events in order, its cores, its links.
 //!
 //! ```text
 //!   Enqueue(task) ──► a core ──► the turn: cost charged ──► Flush: what it causes ──► End(task)

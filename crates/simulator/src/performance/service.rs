@@ -1,5 +1,5 @@
-//! The service that the bed replicates: it stores nothing and answers with as many bytes as a
-//! store would.
+//! The service that the performance model replicates: it stores nothing and answers with as many
+//! bytes as a store would.
 //!
 //! ```text
 //!   0 … key value   a write ──► 5 bytes        1 length key   a read ──► that many bytes

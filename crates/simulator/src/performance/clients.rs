@@ -1,4 +1,4 @@
-//! The load generator in the bed.
+//! The load generator in the performance model.
 //!
 //! ```text
 //!   closed: replies ──► generator's turn: reads all, then writes one request after the other

@@ -1,4 +1,5 @@
-//! One replica's disk in the bed: a journal with group commit, and the newest snapshot.
+//! One replica's disk in the performance model: a journal with group commit, and the newest
+//! snapshot.
 //!
 //! ```text
 //!   write ──► waiting ──begin──► syncing ──done──► kept        a crash loses what is not kept

@@ -1,4 +1,4 @@
-//! A machine as the bed sees it.
+//! A machine as the performance model sees it.
 //!
 //! ```text
 //!   turn = fixed + per frame in/out (+ bytes) + per request in/out + per command + per batch

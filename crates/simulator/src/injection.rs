@@ -4,7 +4,7 @@
 //!   Strike ──► within the budget? ──no──► later, a few times
 //!                 │ yes
 //!                 ▼
-//!              takes effect (counted) ──duration──► StrikeEnds ──► undone
+//!              takes effect (counted) ──duration──► InjectionEnds ──► undone
 //! ```
 //!
 //! The budget is the promise of the protocol: those that have lost their data permanently, and in
@@ -110,24 +110,24 @@ impl World {
     }
 
     /// A fault of the plan begins.
-    pub fn strike(&mut self, index: usize, tries: u8) {
+    pub fn inject(&mut self, index: usize, tries: u8) {
         if self.phase != Phase::Safety {
             // The first phase ended before its time had come: nothing new strikes a healed core.
-            self.strikes_open -= 1;
+            self.injections_open -= 1;
             return;
         }
-        let strike = self.plan.strikes[index];
-        let (kind, duration) = (strike.kind, strike.duration);
+        let injection = self.plan.injections[index];
+        let (kind, duration) = (injection.kind, injection.duration);
         self.rouse_clients();
-        match self.try_strike(index, kind, duration) {
+        match self.try_inject(index, kind, duration) {
             Some(lasts) => {
                 self.trace.say(self.now, || {
                     format!("FAULT {} for {} ms", kind.name(), lasts / MILLISECOND)
                 });
                 self.queue.push(
                     self.now + lasts,
-                    Event::StrikeEnds {
-                        strike: index as u16,
+                    Event::InjectionEnds {
+                        injection: index as u16,
                     },
                 );
             }
@@ -135,18 +135,18 @@ impl World {
                 let at = self.now + self.random.between(50, 400) * MILLISECOND;
                 self.queue.push(
                     at,
-                    Event::Strike {
-                        strike: index as u16,
+                    Event::Injection {
+                        injection: index as u16,
                         tries: tries + 1,
                     },
                 );
             }
-            None => self.strikes_open -= 1,
+            None => self.injections_open -= 1,
         }
     }
 
     /// Lets a fault take effect; gives how long it lasts, or nothing when it cannot be now.
-    fn try_strike(&mut self, index: usize, kind: Kind, duration: u64) -> Option<u64> {
+    fn try_inject(&mut self, index: usize, kind: Kind, duration: u64) -> Option<u64> {
         match kind {
             Kind::Delay => {
                 let late = self.random.between(30, 400);
@@ -218,7 +218,7 @@ impl World {
             | Kind::CrashAtAnswer
             | Kind::CrashNewLeader
             | Kind::Wipe
-            | Kind::Stop => return self.strike_process(index, kind, duration),
+            | Kind::Stop => return self.inject_process(index, kind, duration),
             Kind::Pause | Kind::PauseLong => {
                 let node = self.draw_running()?;
                 self.processes[node].paused_until = self.now + duration;
@@ -238,21 +238,21 @@ impl World {
             | Kind::RotPromise
             | Kind::RotSnapshot
             | Kind::LostWrite
-            | Kind::MisdirectedWrite => return self.strike_disk(kind, duration),
+            | Kind::MisdirectedWrite => return self.inject_disk(kind, duration),
             Kind::ClockOffset
             | Kind::ClockStep
             | Kind::ClockDrift
             | Kind::ClockStops
             | Kind::ClockFar
-            | Kind::ClockLies => self.strike_clock(kind)?,
+            | Kind::ClockLies => self.inject_clock(kind)?,
             Kind::ClientAbandons | Kind::ClientReturns | Kind::ClientReturnsLate => {
-                return self.strike_client(kind, duration);
+                return self.inject_client(kind, duration);
             }
         }
         Some(duration)
     }
 
-    fn strike_process(&mut self, index: usize, kind: Kind, duration: u64) -> Option<u64> {
+    fn inject_process(&mut self, index: usize, kind: Kind, duration: u64) -> Option<u64> {
         match kind {
             Kind::CrashMidStep => return self.arm(Armed::MidStep, duration),
             Kind::CrashBeforePersisted => return self.arm(Armed::BeforePersisted, duration),
@@ -377,7 +377,7 @@ impl World {
         }
     }
 
-    fn strike_disk(&mut self, kind: Kind, duration: u64) -> Option<u64> {
+    fn inject_disk(&mut self, kind: Kind, duration: u64) -> Option<u64> {
         let node = self.draw_running()?;
         if self.processes[node].damaged.is_some() {
             return None;
@@ -448,7 +448,7 @@ impl World {
         Some(duration + stops + down + MILLISECOND)
     }
 
-    fn strike_clock(&mut self, kind: Kind) -> Option<()> {
+    fn inject_clock(&mut self, kind: Kind) -> Option<()> {
         self.compare_clocks();
         let node = self.draw_running()?;
         // Protocols that order by clocks wait some milliseconds: errors of about that much let one
@@ -478,7 +478,7 @@ impl World {
         Some(())
     }
 
-    fn strike_client(&mut self, kind: Kind, duration: u64) -> Option<u64> {
+    fn inject_client(&mut self, kind: Kind, duration: u64) -> Option<u64> {
         let client = self.draw_client(kind != Kind::ClientAbandons)?;
         if self.clients[client].open.is_empty() {
             self.turn(client);
@@ -582,7 +582,7 @@ impl World {
         let at = self.now + down.max(MILLISECOND);
         self.queue.push(at, Event::Restart { node: node as u16 });
         if self.phase == Phase::Liveness && !self.is_out(node) {
-            self.healing.struck(at);
+            self.healing.injected(at);
         }
     }
 
@@ -707,7 +707,7 @@ impl World {
         }
         let frames_blocked = self.frames_blocked();
         self.healing.partitions.push(Partition {
-            strike: index,
+            injection: index,
             frames_blocked,
             links,
         });
@@ -815,7 +815,7 @@ impl World {
         self.trace.say(self.now, || format!("cut off: {blocked:?}"));
         let before = self.frames_blocked();
         self.healing.partitions.push(Partition {
-            strike: index,
+            injection: index,
             frames_blocked: before,
             links: blocked,
         });
@@ -823,11 +823,14 @@ impl World {
 
     pub fn end_partition(&mut self, index: usize) {
         let open = &mut self.healing.partitions;
-        let Some(at) = open.iter().position(|partition| partition.strike == index) else {
+        let Some(at) = open
+            .iter()
+            .position(|partition| partition.injection == index)
+        else {
             return;
         };
         let ended = open.remove(at);
-        let kind = self.plan.strikes[index].kind;
+        let kind = self.plan.injections[index].kind;
         // The crash counts, or the sync that was held, not the silence that leads to it.
         let silenced = matches!(
             kind,
@@ -858,8 +861,8 @@ impl World {
     }
 
     /// A fault ends and is undone.
-    pub fn strike_ends(&mut self, index: usize) {
-        let kind = self.plan.strikes[index].kind;
+    pub fn injection_ends(&mut self, index: usize) {
+        let kind = self.plan.injections[index].kind;
         self.trace
             .say(self.now, || format!("FAULT {} ends", kind.name()));
         match kind {
@@ -937,16 +940,16 @@ impl World {
         // A fault that nobody noticed strikes once more.
         let noticed =
             self.effects.contains_key(kind.name()) || self.network.counts.contains_key(kind.name());
-        let again = &mut self.plan.strikes[index].again;
+        let again = &mut self.plan.injections[index].again;
         if noticed || *again == 0 {
-            self.strikes_open -= 1;
+            self.injections_open -= 1;
         } else {
             *again -= 1;
             let at = self.now + self.random.between(1, 50) * MILLISECOND;
             self.queue.push(
                 at,
-                Event::Strike {
-                    strike: index as u16,
+                Event::Injection {
+                    injection: index as u16,
                     tries: 0,
                 },
             );

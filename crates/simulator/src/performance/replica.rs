@@ -1,4 +1,4 @@
-//! One replica in the bed: its node, what waits for it, its turns.
+//! One replica in the performance model: its node, what waits for it, its turns.
 //!
 //! ```text
 //!   frames, links, timers, syncs, requests ──► inbox ──► turn: all of them, then batches, then idle
@@ -7,8 +7,8 @@
 //!                                     Idle ─► Waiting ─► Running ─► Idle
 //! ```
 //!
-//! Batches are made as the runtime's server makes them: one of a kind under way on a fast network,
-//! more over a long way.
+//! Batches are made as the runtime's server makes them: one of a kind in progress on a fast
+//! network, more over a long way.
 
 use super::{
     cores::Task,
@@ -75,7 +75,7 @@ enum State {
     Running,
 }
 
-/// Requests of one kind, and how many batches of them are under way.
+/// Requests of one kind, and how many batches of them are in flight.
 #[derive(Debug, Default)]
 struct Pending {
     requests: Vec<Request>,
@@ -172,7 +172,7 @@ pub(super) const fn clock(now: u64, off: i64, error: u64) -> ClockReading {
 }
 
 impl Pending {
-    /// Whether a batch goes, of at most so many requests.
+    /// Whether a batch goes, of at most this many requests.
     fn may_go(&self, full: usize) -> bool {
         let window = BATCHES_MAX.min(1 + self.shortest.unwrap_or(0) / BATCH_INTERVAL);
         let is_full = self.requests.len() >= full && self.in_flight < FULL_BATCHES_MAX as u64;
@@ -602,7 +602,7 @@ impl World {
         // Without batching nothing waits for company.
         let requests: Vec<_> = match together {
             0 if !pending.may_go(full) => return false,
-            // What gathers while no more batches may be under way goes as one.
+            // What gathers while no more batches may be in progress goes as one.
             0 if pending.in_flight + 1 == FULL_BATCHES_MAX as u64 => {
                 std::mem::take(&mut pending.requests)
             }

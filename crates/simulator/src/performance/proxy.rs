@@ -1,4 +1,4 @@
-//! What runs on a machine of the bed: a replica, or a frontend without one.
+//! What runs on a machine of the performance model: a replica, or a frontend without one.
 //!
 //! ```text
 //!   clients ──► replica: Node with its embedded frontend ──► other replicas
