@@ -4,13 +4,16 @@
 //!   simulate PROTOCOL REPLICAS A..B FAULTS [WORD]…      checks the seeds, prints the report
 //!   simulate PROTOCOL REPLICAS A..trace FAULTS [WORD]…  shows all that happens in seed A
 //!
+//!   simulate groups A..B [BUG]                          worlds with several groups in each process
+//!   simulate groups A..trace [BUG]
+//!
 //!   WORD = disk | memory | datagram | plant=NAME | machine=NAME | OPTION=VALUE
 //! ```
 //!
 //! For example `cargo run --release -p quintet-simulator --example simulate -- multipaxos 3 0..500
 //! all memory`.
 
-use quintet_simulator::{Campaign, Transport, run, trace};
+use quintet_simulator::{Campaign, Transport, groups, run, trace};
 use std::{error::Error, time::Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,6 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             .cloned()
             .unwrap_or_else(|| default.to_string())
     };
+    if word(0, "") == "groups" {
+        return run_groups(&word(1, "0..100"), words.get(2).map(String::as_str));
+    }
     let seeds = word(2, "0..100");
     let (first, last) = seeds.split_once("..").ok_or("seeds are given as A..B")?;
     let first: u64 = first.parse()?;
@@ -61,4 +67,36 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
+}
+
+fn run_groups(seeds: &str, bug: Option<&str>) -> Result<(), Box<dyn Error>> {
+    let (first, last) = seeds.split_once("..").ok_or("seeds are given as A..B")?;
+    let first: u64 = first.parse()?;
+    if last == "trace" {
+        let found = groups::run_seed(first, bug, true);
+        found.lines.iter().for_each(|line| println!("{line}"));
+        println!("{:?} {:?}", found.violation, found.stall);
+        return Ok(());
+    }
+    let began = Instant::now();
+    let report = groups::run(first..last.parse()?, bug, bug.is_some());
+    for (seed, violation) in &report.violations {
+        println!("seed {seed}: {violation}");
+    }
+    for (seed, stall) in &report.stalls {
+        println!("seed {seed} stalls: {stall}");
+    }
+    println!(
+        "{} seeds, {} violations, {} stalls, {} operations acknowledged, {:.1} seeds a second",
+        report.seeds,
+        report.violations.len(),
+        report.stalls.len(),
+        report.acknowledged,
+        report.seeds as f64 / began.elapsed().as_secs_f64()
+    );
+    println!("{:?}", report.counts);
+    if report.violations.is_empty() && report.stalls.is_empty() {
+        return Ok(());
+    }
+    Err("not all seeds pass".into())
 }

@@ -183,6 +183,29 @@ impl Files {
     fn contents(&self) -> RefMut<'_, Contents> {
         self.0.borrow_mut()
     }
+
+    /// From some operation on nothing reaches the disk any more.
+    pub fn blow(&self, error: DiskError, random: &mut Random) {
+        self.contents().fuse = Some(Fuse {
+            left: random.between(0, 4),
+            sectors: [0, 300, 900][random.index(3)],
+            error,
+            random: Random::new(random.draw()),
+        });
+    }
+
+    /// The process has died: the disk works again, and marks that were not synced may be gone.
+    pub fn died(&self, random: &mut Random) {
+        let mut contents = self.contents();
+        for slot in 0..2 {
+            if let Some(mark) = contents.marks_written[slot].take()
+                && random.chance(500)
+            {
+                contents.marks[slot] = mark;
+            }
+        }
+        contents.fuse = None;
+    }
 }
 
 impl JournalDisk for Files {
@@ -419,7 +442,7 @@ pub(crate) struct Disk {
     pub held: bool,
     /// One would have.
     pub sync_waits: bool,
-    planted: Planted,
+    bug: Planted,
     files: Files,
     /// Open while the process runs.
     journal: Option<Journal<Files>>,
@@ -459,7 +482,7 @@ impl Disk {
             lates: 0,
             held: false,
             sync_waits: false,
-            planted: Planted::default(),
+            bug: Planted::default(),
             files: Files::default(),
             journal: None,
             waiting: VecDeque::new(),
@@ -498,8 +521,8 @@ impl Disk {
     // --- journal ---------------------------------------------------------------------------
 
     /// Switches an injected bug on.
-    pub fn plant(&mut self, planted: Planted, retries_syncs: bool) {
-        self.planted = planted;
+    pub fn plant(&mut self, bug: Planted, retries_syncs: bool) {
+        self.bug = bug;
         self.files.contents().retries_syncs = retries_syncs;
     }
 
@@ -519,8 +542,8 @@ impl Disk {
         let good = !self.snapshots.is_empty() || durability == Durability::Memory;
         self.files.contents().opening = true;
         let length = self.profile.segment_length;
-        let (files, planted) = (self.files.clone(), self.planted);
-        let opened = Journal::open_planted(files, identity, &[group], length, planted);
+        let (files, bug) = (self.files.clone(), self.bug);
+        let opened = Journal::open_planted(files, identity, &[group], length, bug);
         let gap = bad.iter().any(|kept| kept.fetched);
         let (mut opened, lost) = match opened {
             Ok(opened) if !gap && (good || opened.groups[0].complete) => (opened, false),
@@ -612,7 +635,7 @@ impl Disk {
         let count = self.syncing.take().unwrap_or(0);
         if self.fails {
             self.fails = false;
-            self.blow(DiskError::SyncFailed, random);
+            self.files.blow(DiskError::SyncFailed, random);
         }
         let upto = self.carry_out(count)?;
         if self.waiting.is_empty()
@@ -679,16 +702,6 @@ impl Disk {
         Ok(upto)
     }
 
-    /// From some operation on nothing reaches the disk any more.
-    fn blow(&self, error: DiskError, random: &mut Random) {
-        self.files.contents().fuse = Some(Fuse {
-            left: random.between(0, 4),
-            sectors: [0, 300, 900][random.index(3)],
-            error,
-            random: Random::new(random.draw()),
-        });
-    }
-
     /// The process died. What was synced stays; of a sync under way a drawn part reached the disk.
     pub fn crash(&mut self, random: &mut Random) -> Loss {
         (self.held, self.sync_waits) = (false, false);
@@ -698,11 +711,11 @@ impl Disk {
             in_sync: self.syncing.is_some(),
         };
         if let Some(count) = self.syncing.take() {
-            self.blow(DiskError::PowerLost, random);
+            self.files.blow(DiskError::PowerLost, random);
             // What comes of it is seen at the next start.
             let _ = self.carry_out(count);
         }
-        self.lose_marks(random);
+        self.files.died(random);
         self.close();
         // The rename may have been made durable before anybody was told.
         if self.finishing
@@ -718,18 +731,6 @@ impl Disk {
         }
         self.finishing = false;
         loss
-    }
-
-    /// Marks that were not synced may be gone.
-    fn lose_marks(&self, random: &mut Random) {
-        let mut contents = self.files.contents();
-        for slot in 0..2 {
-            if let Some(mark) = contents.marks_written[slot].take()
-                && random.chance(500)
-            {
-                contents.marks[slot] = mark;
-            }
-        }
     }
 
     fn close(&mut self) {

@@ -35,6 +35,7 @@ mod event;
 mod explore;
 mod faults;
 pub mod generate;
+pub mod groups;
 mod heal;
 pub mod history;
 mod holding;

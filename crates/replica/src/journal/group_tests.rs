@@ -112,6 +112,18 @@ fn promises_of_several_groups_are_one_write_of_each_copy() {
     assert_eq!(all, [Some("a2"), Some("b"), Some("c")]);
 }
 
+#[test]
+fn one_write_of_each_of_two_groups_costs_one_sync() {
+    let mut journal = fresh();
+    append(&mut journal, A, 1..=1);
+    journal.disk().fail_after = Some(100);
+    for group in [A, B] {
+        journal.append(group, &record(group, 2, 700)).expect("room");
+    }
+    journal.commit().expect("room");
+    assert_eq!(journal.disk().fail_after, Some(99));
+}
+
 /// Slots and promises of each group.
 #[derive(Clone, Debug, Default)]
 struct Durable {

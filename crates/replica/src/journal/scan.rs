@@ -124,11 +124,11 @@ pub(super) fn scan<D: Disk>(
     disk: &mut D,
     identity: &Identity,
     known: Known<'_>,
-    planted: Planted,
+    bug: Planted,
 ) -> Result<Scan, JournalError<D::Error>> {
-    let credulous = planted.is(Plant::JournalEndsAtDamage);
+    let credulous = bug.is(Plant::JournalEndsAtDamage);
     let marks = match Marks::read(disk, identity)? {
-        Marks::Newest(_) if credulous || planted.is(Plant::JournalTrustsItsEnd) => Marks::None,
+        Marks::Newest(_) if credulous || bug.is(Plant::JournalTrustsItsEnd) => Marks::None,
         marks => marks,
     };
     let numbers = disk.segments().map_err(JournalError::Disk)?;

@@ -138,12 +138,12 @@ impl<D: Disk> Journal<D> {
         identity: Identity,
         groups: &[GroupEpoch],
         segment_length: u64,
-        planted: Planted,
+        bug: Planted,
     ) -> Result<Opened<D>, JournalError<D::Error>> {
         let (mut promises, promise_repaired) = Promises::open(&mut disk, &identity, Some(groups))?;
         let left = &promises.left[..];
         let known = Known::These { groups, left };
-        let scan = scan::scan(&mut disk, &identity, known, planted)?;
+        let scan = scan::scan(&mut disk, &identity, known, bug)?;
         if !scan.has_left {
             promises.left.clear();
         }
@@ -186,7 +186,7 @@ impl<D: Disk> Journal<D> {
             disk,
             identity,
             groups,
-            injected: planted,
+            injected: bug,
             promises,
             closed,
             current,

@@ -1,0 +1,92 @@
+//! Worlds in which each process takes part in several groups.
+//!
+//! ```text
+//!   seed ──► 5 to 9 processes, 2 to 4 groups of 1 to 5 of them, each with a protocol and durability
+//!              process = a node per group ──► one journal, one disk, one link to each other process
+//!            clients of each group, crashes, partitions, resets, slow and torn syncs
+//!        ──► agreement, exactly once, linearizability and equal states, for each group by itself
+//! ```
+//!
+//! A world of its own, beside the one of a single group: it has fewer faults and no epochs. Nodes,
+//! journal, disk, machine and checkers are the same.
+
+mod process;
+mod world;
+
+use crate::{checkers::Violation, panics};
+use std::{collections::BTreeMap, ops::Range};
+
+/// The outcome of one seed.
+#[derive(Clone, Debug)]
+pub struct GroupsSeed {
+    /// The seed.
+    pub seed: u64,
+    /// The first property that did not hold.
+    pub violation: Option<Violation>,
+    /// The groups that did not continue after the last fault.
+    pub stall: Option<String>,
+    /// Operations that were answered.
+    pub acknowledged: u64,
+    /// How often each fault and rare branch happened.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// All that happened, when it was asked for.
+    pub lines: Vec<String>,
+}
+
+/// The outcome of many seeds.
+#[derive(Clone, Debug, Default)]
+pub struct GroupsReport {
+    /// Seeds that ran.
+    pub seeds: u64,
+    /// Operations that were answered.
+    pub acknowledged: u64,
+    /// Seeds in which a property did not hold.
+    pub violations: Vec<(u64, Violation)>,
+    /// Seeds in which a group did not continue.
+    pub stalls: Vec<(u64, String)>,
+    /// How often each fault and rare branch happened.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// Runs one seed. `bug`: an injected one, where the build has them.
+#[must_use]
+pub fn run_seed(seed: u64, bug: Option<&str>, tells: bool) -> GroupsSeed {
+    let mut found = GroupsSeed {
+        seed,
+        violation: None,
+        stall: None,
+        acknowledged: 0,
+        counts: BTreeMap::new(),
+        lines: Vec::new(),
+    };
+    let ran = panics::catch(|| world::World::new(seed, bug, tells).run(&mut found));
+    if let Err(what) = ran {
+        found.violation = Some(Violation::new("panic", what));
+    }
+    found
+}
+
+/// Runs many seeds, and stops at the first violation when one is `enough`.
+#[must_use]
+pub fn run(seeds: Range<u64>, bug: Option<&str>, enough: bool) -> GroupsReport {
+    let mut report = GroupsReport::default();
+    for seed in seeds {
+        let found = run_seed(seed, bug, false);
+        report.seeds += 1;
+        report.acknowledged += found.acknowledged;
+        for (name, count) in found.counts {
+            *report.counts.entry(name).or_default() += count;
+        }
+        report.stalls.extend(found.stall.map(|stall| (seed, stall)));
+        report
+            .violations
+            .extend(found.violation.map(|violation| (seed, violation)));
+        if enough && !report.violations.is_empty() {
+            break;
+        }
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests;

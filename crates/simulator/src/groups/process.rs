@@ -1,0 +1,282 @@
+//! A process with a node per group and one journal for all of them.
+
+use crate::{
+    disk::{DiskError, Files},
+    machine::Record,
+    random::Random,
+};
+use quintet_replica::{
+    Bytes, ClockReading, ClusterId, Executed, GroupId, GroupIndex, Node, PersistId, Planted,
+    ReplicaId, Slot, SnapshotInfo, Time, TimerKey, World, Write,
+    journal::{Found, GroupEpoch, Identity, Journal, JournalError, JournalOrder},
+};
+use std::collections::{BTreeMap, VecDeque};
+
+const SEGMENT: u64 = 16 << 10;
+
+/// An order to the journal.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// The group's number of the write, and the write.
+    Write(GroupIndex, PersistId, Write),
+    Trim(GroupIndex, Slot),
+    /// A snapshot came from a peer.
+    Skip(GroupIndex),
+}
+
+/// A snapshot on the disk.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub info: SnapshotInfo,
+    pub bytes: Bytes,
+    pub fetched: bool,
+    pub durable: bool,
+}
+
+/// A group of a process.
+pub(super) struct Host {
+    /// Its place among the world's groups.
+    pub group: usize,
+    pub node: Option<Node>,
+    pub timers: BTreeMap<TimerKey, u64>,
+    pub idle_at: u64,
+    /// Oldest first.
+    pub snapshots: Vec<Kept>,
+    /// The one being written.
+    pub writing: Option<Kept>,
+    pub written: Vec<u8>,
+    /// Trims that wait for a snapshot behind the one named.
+    pub trims: Vec<(Executed, Slot)>,
+    pub record: Record,
+    pub incarnation: u64,
+    pub fresh: bool,
+    /// It lost its state and has not recovered yet.
+    pub repairing: bool,
+    pub batch_next: u64,
+    /// By batch: the client that waits for it, and the number of its try.
+    pub batches: BTreeMap<u64, (usize, u64)>,
+}
+
+/// See the module.
+pub(super) struct Process {
+    files: Files,
+    journal: Option<Journal<Files>>,
+    order: JournalOrder,
+    waiting: VecDeque<(PersistId, Order)>,
+    /// By group: its newest write on the disk.
+    committed: Vec<PersistId>,
+    /// How many of `waiting` the present sync covers.
+    syncing: Option<usize>,
+    pub hosts: Vec<Host>,
+    pub up: bool,
+    pub boot: u64,
+    pub syncs: u64,
+    /// Syncs take this many times longer.
+    pub slow: u64,
+}
+
+/// The newest durable write of each group, and the length of the next sync.
+pub(super) type Synced = (Vec<(GroupIndex, PersistId)>, Option<u64>);
+
+impl Process {
+    pub fn new(hosts: Vec<Host>) -> Self {
+        Self {
+            files: Files::default(),
+            journal: None,
+            order: JournalOrder::new(hosts.len().max(1)),
+            waiting: VecDeque::new(),
+            committed: Vec::new(),
+            syncing: None,
+            hosts,
+            up: false,
+            boot: 0,
+            syncs: 0,
+            slow: 1,
+        }
+    }
+
+    /// Reads the journal; gives what it has of each group.
+    pub fn open(
+        &mut self,
+        cluster: ClusterId,
+        node: ReplicaId,
+        groups: &[GroupEpoch],
+        bug: Planted,
+    ) -> Result<Vec<Found>, JournalError<DiskError>> {
+        let identity = Identity { cluster, node };
+        let files = self.files.clone();
+        let opened = Journal::open_planted(files, identity, groups, SEGMENT, bug)?;
+        self.journal = Some(opened.journal);
+        self.order = JournalOrder::new(groups.len().max(1)).with_injected(bug);
+        self.committed = vec![PersistId(0); groups.len()];
+        (self.up, self.boot) = (true, self.boot + 1);
+        Ok(opened.groups)
+    }
+
+    /// Hands an order to the journal. Gives the length of the sync that begins, if one does.
+    pub fn hand(&mut self, order: Order, random: &mut Random) -> Option<u64> {
+        let number = match &order {
+            Order::Write(group, id, _) => self.order.assign(*group, *id),
+            Order::Trim(..) | Order::Skip(_) => PersistId(0),
+        };
+        self.waiting.push_back((number, order));
+        self.begin_sync(random)
+    }
+
+    fn begin_sync(&mut self, random: &mut Random) -> Option<u64> {
+        if self.syncing.is_some() || self.waiting.is_empty() {
+            return None;
+        }
+        self.syncing = Some(self.waiting.len());
+        Some(random.between(20_000, 400_000) * self.slow)
+    }
+
+    /// The sync is done: what is durable now of each group, and the length of the next sync.
+    pub fn synced(&mut self, random: &mut Random) -> Result<Synced, JournalError<DiskError>> {
+        let count = self.syncing.take().unwrap_or(0);
+        let upto = self.carry_out(count)?;
+        let told = upto.map(|upto| self.order.durable(upto).to_vec());
+        Ok((told.unwrap_or_default(), self.begin_sync(random)))
+    }
+
+    fn carry_out(&mut self, count: usize) -> Result<Option<PersistId>, JournalError<DiskError>> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(None);
+        };
+        let (mut upto, mut trims) = (None, Vec::new());
+        for (number, order) in self.waiting.drain(..count.min(self.waiting.len())) {
+            match order {
+                Order::Write(group, id, write) => {
+                    journal.append(group, &write)?;
+                    upto = Some(number);
+                    self.committed[group.index()] = id;
+                }
+                Order::Trim(group, below) => trims.push((group, below)),
+                Order::Skip(group) => journal.skip(group)?,
+            }
+        }
+        journal.commit()?;
+        self.syncs += u64::from(upto.is_some());
+        for (group, below) in trims {
+            journal.trim(group, below)?;
+        }
+        Ok(upto)
+    }
+
+    /// Whether this write of a group is on the disk.
+    pub fn has_committed(&self, group: GroupIndex, id: PersistId) -> bool {
+        id <= self.committed[group.index()]
+    }
+
+    /// Brings the records of each group forward that is idle and needs more segments than this.
+    pub fn release(&mut self, segments: u64) -> Result<u64, JournalError<DiskError>> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(0);
+        };
+        let mut done = 0;
+        for group in (0..self.hosts.len()).map(GroupIndex::new) {
+            let held = journal.held(group);
+            if held.bytes > segments * SEGMENT && 4 * held.own < held.bytes {
+                done += u64::from(journal.bring_forward(group)?);
+            }
+        }
+        Ok(done)
+    }
+
+    /// The process dies; a drawn part of a sync in progress reaches the disk.
+    pub fn crash(&mut self, random: &mut Random) {
+        self.up = false;
+        if let Some(count) = self.syncing.take() {
+            self.files.blow(DiskError::PowerLost, random);
+            // The next start sees the outcome.
+            let _ = self.carry_out(count);
+        }
+        self.files.died(random);
+        self.journal = None;
+        self.waiting.clear();
+        for host in &mut self.hosts {
+            host.node = None;
+            host.timers.clear();
+            host.writing = None;
+            host.written.clear();
+            host.trims.clear();
+            host.batches.clear();
+            host.snapshots.retain(|kept| kept.durable);
+        }
+    }
+
+    /// The place of a group.
+    pub fn place(&self, groups: &[GroupId], group: GroupId) -> Option<usize> {
+        let mut hosts = self.hosts.iter();
+        hosts.position(|host| groups[host.group] == group)
+    }
+}
+
+impl Host {
+    pub fn new(group: usize) -> Self {
+        Self {
+            group,
+            node: None,
+            timers: BTreeMap::new(),
+            idle_at: u64::MAX,
+            snapshots: Vec::new(),
+            writing: None,
+            written: Vec::new(),
+            trims: Vec::new(),
+            record: Record::default(),
+            incarnation: 1,
+            fresh: true,
+            repairing: false,
+            batch_next: 1,
+            batches: BTreeMap::new(),
+        }
+    }
+
+    /// The trim that is due.
+    pub fn trim_due(&mut self) -> Option<Slot> {
+        let newest = self.snapshots.last()?;
+        let (id, fetched) = (newest.info.id, newest.fetched);
+        let due = (self.trims.iter())
+            .filter(|(of, _)| fetched || id > *of)
+            .map(|(_, below)| *below)
+            .max();
+        self.trims.retain(|(of, _)| !fetched && id <= *of);
+        due
+    }
+}
+
+/// The process, as its nodes see it.
+pub(super) struct View<'a> {
+    pub now: u64,
+    pub snapshots: &'a [Kept],
+}
+
+impl World for View<'_> {
+    fn now(&self) -> Time {
+        Time(self.now)
+    }
+
+    fn clock(&self) -> ClockReading {
+        ClockReading {
+            now: self.now,
+            earliest: self.now.saturating_sub(1_000),
+            latest: self.now + 1_000,
+            deviation: 300,
+        }
+    }
+
+    fn room(&self, _: ReplicaId) -> usize {
+        64 << 20
+    }
+
+    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
+        self.snapshots.last().map(|kept| kept.info)
+    }
+
+    fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        let kept = self.snapshots.iter().rfind(|kept| kept.info.id == id)?;
+        let from = usize::try_from(offset).ok()?.min(kept.bytes.len());
+        let end = kept.bytes.len().min(from + length);
+        Some(kept.bytes.slice(from..end))
+    }
+}
