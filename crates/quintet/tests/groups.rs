@@ -342,6 +342,10 @@ fn layout_with_a_fault_starts_nothing() {
             "[[subgroup]]\nname = \"a\"\nmembers = { min = 1, max = 2 }",
             &["protocol 'multipaxos' has no option 'layout'"],
         ),
+        (
+            "[[subgroup]]\nname = \"a\"\nmembers = { min = 1, max = 2 }\ndurability = \"memory\"",
+            &["not offered for them yet"],
+        ),
     ] {
         fs::write(&file, layout).unwrap();
         let file = file.display().to_string();

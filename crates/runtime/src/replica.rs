@@ -412,7 +412,7 @@ struct Storage {
     repairing: Option<String>,
 }
 
-/// Whether the others alone can bring back a replica that has forgotten.
+/// Whether the others alone can bring back a replica that has lost its state.
 fn others_suffice(id: ReplicaId, descriptor: &Descriptor) -> bool {
     let voters = descriptor.voters();
     // Nothing was ever acknowledged for the sake of a learner.

@@ -18,6 +18,7 @@ use super::{
     world::RuntimeWorld,
 };
 use crate::{
+    ExitReason,
     kept::Kept,
     server::{GroupReport, SnapshotReport},
     snapshots::Snapshots,
@@ -278,8 +279,11 @@ impl Shards {
     /// Whether all that was lost on the disk is here again, with writes up to this one durable.
     pub fn are_repaired(&self, durable: PersistId) -> bool {
         self.all.iter().all(|shard| match &shard.part {
-            // What is in memory is no affair of the disk's.
-            Part::Member(member) if shard.about.durability == Durability::Disk => {
+            // What is in memory is no affair of the disk's, and a protocol of several groups says in its
+            // promise which logs are whole.
+            Part::Member(member)
+                if shard.about.durability == Durability::Disk && !member.is_shared =>
+            {
                 !member.repairing || member.repaired_at.is_some_and(|at| at <= durable)
             }
             _ => true,
@@ -824,6 +828,12 @@ impl EventLoop {
             Output::Halt(_, reason) => {
                 let shard = &about.name;
                 tracing::error!(shard, reason, "the shard cannot continue here");
+                if member.is_shared {
+                    // The others wait for all that its protocol does here.
+                    let reason = format!("shard {shard}: {reason}");
+                    self.exit = Some(ExitReason::DataRefused(reason));
+                    return;
+                }
                 member.halted = Some(reason);
                 // Its node says nothing more.
                 for batch in reach.take_all() {

@@ -618,7 +618,7 @@ impl World {
     fn check_executed(&mut self, at: usize, place: usize) {
         let host = &self.processes[at].hosts[place];
         let group = &mut self.groups[host.group];
-        let mut record = host.record.lock().expect("nobody has panicked");
+        let mut record = host.record.lock().expect("no holder panicked");
         if group.entry.speculates {
             // Executions that are undone would have to be told apart.
             return record.clear();
