@@ -3,6 +3,8 @@
 
 #![allow(dead_code, unused_imports)]
 
+#[path = "../../crates/quintet/src/cli/layout.rs"]
+pub mod layout;
 #[path = "../../crates/quintet/src/cli/origin.rs"]
 pub mod origin;
 #[path = "../../crates/quintet/src/cli/settings/mod.rs"]
