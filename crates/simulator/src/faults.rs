@@ -323,9 +323,9 @@ impl Ground {
         let (replicas, disk) = (self.replicas, self.durability == Durability::Disk);
         let mut pool = Vec::new();
         if self.allowed.network {
-            pool.extend([Kind::Delay, Kind::Loss, Kind::Reset, Kind::SlowLink]);
+            pool.extend([Kind::Delay, Kind::Loss, Kind::Reset]);
             if replicas >= 2 {
-                pool.extend([Kind::PartitionFull, Kind::PartitionOneWay]);
+                pool.extend([Kind::SlowLink, Kind::PartitionFull, Kind::PartitionOneWay]);
                 pool.extend([Kind::Attack, Kind::ResetUnsent]);
             }
             if replicas >= 3 {
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_of_two_can_never_show_is_not_drawn_for_it() {
+    fn what_one_or_two_replicas_can_never_show_is_not_drawn_for_them() {
         let ground = Ground {
             replicas: 2,
             ..ground(FaultSet::ALL)
@@ -636,5 +636,11 @@ mod tests {
         };
         let crashes = [Kind::Crash, Kind::Stop, Kind::CrashInRecovery];
         assert!(!crashes.iter().any(|kind| memory.pool().contains(kind)));
+        let alone = Ground {
+            replicas: 1,
+            ..ground
+        };
+        assert!(ground.pool().contains(&Kind::SlowLink));
+        assert!(!alone.pool().contains(&Kind::SlowLink));
     }
 }
