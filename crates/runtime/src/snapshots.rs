@@ -29,9 +29,9 @@ use crate::{
     mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
-    Bytes, ClusterId, Descriptor, Durability, EpochNumber, Executed, Position, SNAPSHOT_OPEN_FOR,
-    SNAPSHOTS_OPEN_MAX, Sessions, Slot, SnapshotChunk, SnapshotHeader, SnapshotInfo, SnapshotLeft,
-    SnapshotReader, SnapshotScan, StateCheck, snapshot_header,
+    Bytes, ClusterId, Descriptor, Durability, EpochNumber, Executed, Output, Position,
+    SNAPSHOT_OPEN_FOR, SNAPSHOTS_OPEN_MAX, Sessions, Slot, SnapshotChunk, SnapshotHeader,
+    SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan, StateCheck, snapshot_header,
 };
 use std::{
     cell::RefCell,
@@ -386,6 +386,25 @@ impl Snapshots {
             // The thread ends only with this sender.
             let _ = orders.send(order);
         }
+    }
+
+    /// Carries out an output of the node that concerns its snapshots; gives back any other.
+    pub fn carry_out(&mut self, output: Output) -> Option<Output> {
+        match output {
+            Output::SnapshotBegin {
+                id,
+                fetched,
+                kept,
+                durable,
+            } => self.begin(id, (fetched, durable), kept),
+            Output::SnapshotAppend(bytes) => self.append(bytes),
+            Output::SnapshotTruncate(length) => self.truncate(length),
+            Output::SnapshotBridges { base } => self.bridges(base),
+            Output::SnapshotFinish => self.finish_file(),
+            Output::SnapshotAbandon => self.abandon(),
+            other => return Some(other),
+        }
+        None
     }
 
     /// From now on the state in this replica's own snapshots is read back by `check`.

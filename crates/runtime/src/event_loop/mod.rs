@@ -47,9 +47,9 @@ use crate::{
 use changes::Changes;
 use evict::Evictions;
 use quintet_replica::{
-    CommandTime, Control, EpochNumber, Executed, GroupId, GroupIndex, HaltKind, Incarnation, Input,
-    Link, Node, Output, Peer, PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission,
-    Time, ViableIn, Wake, frame_group,
+    CommandTime, Control, EpochNumber, GroupId, GroupIndex, HaltKind, Incarnation, Input, Link,
+    Node, Output, Peer, PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time,
+    ViableIn, Wake, frame_group,
 };
 use reach::{Known, Reach};
 use shards::{Shards, SnapshotNews, earlier};
@@ -59,7 +59,7 @@ use std::{
     sync::mpsc,
     time::{Duration, Instant},
 };
-use storage::DiskState;
+use storage::{DiskState, Trims};
 pub(crate) use world::RuntimeWorld;
 
 /// Clients wait no longer after a restart for what the members' clocks show.
@@ -119,8 +119,7 @@ pub(crate) struct EventLoop {
     durable: PersistId,
     /// What was forgotten is here again once this write is durable.
     repaired_at: Option<PersistId>,
-    /// What may be trimmed once another snapshot can stand in for the one named.
-    trims: Vec<(Executed, Slot)>,
+    trims: Trims,
     leader: Option<ReplicaId>,
     /// Who takes part, as last agreed.
     route: Vec<(ReplicaId, Incarnation)>,
@@ -158,7 +157,7 @@ impl EventLoop {
             written: PersistId(0),
             durable: PersistId(0),
             repaired_at: None,
-            trims: Vec::new(),
+            trims: Trims::default(),
             leader: None,
             route: Vec::new(),
             changes,
@@ -546,17 +545,12 @@ impl EventLoop {
                 Output::Trim { below } => self.trim_later(below),
                 Output::SetTimer { key, at } => self.shell.timers.set((GroupId(0), key), at),
                 Output::CancelTimer { key } => self.shell.timers.cancel((GroupId(0), key)),
-                Output::SnapshotBegin {
-                    id,
-                    fetched,
-                    kept,
-                    durable,
-                } => self.world.snapshots.begin(id, (fetched, durable), kept),
-                Output::SnapshotAppend(bytes) => self.world.snapshots.append(bytes),
-                Output::SnapshotTruncate(length) => self.world.snapshots.truncate(length),
-                Output::SnapshotBridges { base } => self.world.snapshots.bridges(base),
-                Output::SnapshotFinish => self.world.snapshots.finish_file(),
-                Output::SnapshotAbandon => self.world.snapshots.abandon(),
+                output @ (Output::SnapshotBegin { .. }
+                | Output::SnapshotAppend(_)
+                | Output::SnapshotTruncate(_)
+                | Output::SnapshotBridges { .. }
+                | Output::SnapshotFinish
+                | Output::SnapshotAbandon) => drop(self.world.snapshots.carry_out(output)),
                 Output::Done { batch, outcome } => {
                     self.shell.done(batch, outcome, now);
                     finished = true;

@@ -15,6 +15,7 @@ use super::{
     EventLoop,
     peers::DISK_HUNG,
     reach::{Known, Reach},
+    storage::Trims,
     world::RuntimeWorld,
 };
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
 use quintet_replica::{
     Boot, Bytes, ClientNode, ClockReading, CommandTime, Control, Durability, Effect, EpochNumber,
     Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Level, Link, Node, Outcome, Output,
-    Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, RoleState, Slot,
+    Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, Role, RoleState,
     SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn, Voters, Wake,
     World, group_of, journal::JournalOrder, put_frame,
 };
@@ -70,8 +71,7 @@ struct Member {
     /// As in its parts: the protocol is lent to the node for the time of a call.
     is_shared: bool,
     snapshots: Snapshots,
-    /// As the event loop's.
-    trims: Vec<(Executed, Slot)>,
+    trims: Trims,
     /// It has lost what it may have acknowledged on its disk.
     repairing: bool,
     /// All is here again once this write of the journal is durable.
@@ -142,6 +142,15 @@ pub(super) struct Sums {
 struct ShardWorld<'a> {
     process: &'a RuntimeWorld,
     snapshots: Option<&'a Snapshots>,
+}
+
+impl<'a> ShardWorld<'a> {
+    const fn of(process: &'a RuntimeWorld, snapshots: &'a Snapshots) -> Self {
+        Self {
+            process,
+            snapshots: Some(snapshots),
+        }
+    }
 }
 
 impl World for ShardWorld<'_> {
@@ -250,6 +259,12 @@ impl Shards {
         (place < self.all.len()).then_some(place)
     }
 
+    /// The place of the shard that has this one of the journal.
+    fn place_in_journal(&self, index: GroupIndex) -> Option<usize> {
+        let is_it = |shard: &Shard| shard.index == index && matches!(shard.part, Part::Member(_));
+        self.all.iter().position(is_it)
+    }
+
     fn members(&self) -> impl Iterator<Item = &Member> {
         self.all.iter().filter_map(|shard| match &shard.part {
             Part::Member(member) => Some(&**member),
@@ -300,10 +315,7 @@ impl Shards {
     pub fn sums(&self, world: &RuntimeWorld) -> Sums {
         let mut sums = Sums::default();
         for member in self.members() {
-            let world = ShardWorld {
-                process: world,
-                snapshots: Some(&member.snapshots),
-            };
+            let world = ShardWorld::of(world, &member.snapshots);
             let node = member.node.status(&world);
             sums.commands += node.commands;
             sums.entries += node.entries;
@@ -417,10 +429,7 @@ impl Member {
         } = parts;
         let mut outputs = Vec::new();
         let repairing = recovered.forgot;
-        let world = ShardWorld {
-            process,
-            snapshots: Some(&snapshots),
-        };
+        let world = ShardWorld::of(process, &snapshots);
         if is_shared {
             top.lend_protocol(&mut node);
         }
@@ -433,7 +442,7 @@ impl Member {
             node,
             is_shared,
             snapshots,
-            trims: Vec::new(),
+            trims: Trims::default(),
             repairing,
             repaired_at: None,
             route: Vec::new(),
@@ -447,10 +456,7 @@ impl Member {
     }
 
     fn input(&mut self, input: Input, process: &RuntimeWorld, outputs: &mut Vec<Output>) {
-        let world = ShardWorld {
-            process,
-            snapshots: Some(&self.snapshots),
-        };
+        let world = ShardWorld::of(process, &self.snapshots);
         self.is_awake = true;
         if let Err(error) = self.node.on_input(input, &world, outputs) {
             tracing::debug!(%error, "frame dropped");
@@ -468,26 +474,9 @@ impl Member {
     }
 
     fn on_idle(&mut self, process: &RuntimeWorld, now: Time, outputs: &mut Vec<Output>) {
-        let world = ShardWorld {
-            process,
-            snapshots: Some(&self.snapshots),
-        };
+        let world = ShardWorld::of(process, &self.snapshots);
         (self.is_awake, self.idle_at) = (false, now);
         self.wake = self.node.on_idle(&world, outputs);
-    }
-
-    /// What may be trimmed, once another snapshot can stand in for the newest.
-    fn due_trims(&mut self) -> Option<Slot> {
-        let mut due = None;
-        let snapshots = &self.snapshots;
-        self.trims.retain(|(id, below)| {
-            let replaceable = snapshots.replaceable(*id);
-            if replaceable {
-                due = due.max(Some(*below));
-            }
-            !replaceable
-        });
-        due
     }
 }
 
@@ -498,6 +487,28 @@ impl EventLoop {
         self.shards.input(at, input, &self.world);
         self.lend_protocol(at);
         self.carry_out_shard(at) | self.carry_out_foreign()
+    }
+
+    /// Calls a member with the protocol lent to it if it is group 0's, and carries out what it asks for
+    /// in its group; true when a batch has finished.
+    fn with_member(
+        &mut self,
+        at: usize,
+        act: impl FnOnce(&mut Member, &RuntimeWorld, &mut Vec<Output>),
+    ) -> bool {
+        self.lend_protocol(at);
+        if let Part::Member(member) = &mut self.shards.all[at].part {
+            act(member, &self.world, &mut self.shards.outputs);
+        }
+        self.lend_protocol(at);
+        self.carry_out_shard(at)
+    }
+
+    /// The part of a shard in the newest view, if its members follow the views.
+    fn role_of(&self, shard: &Shard) -> Option<&Role> {
+        let is_shared = matches!(&shard.part, Part::Member(member) if member.is_shared);
+        let mut roles = self.node.roles().iter();
+        roles.find(|role| is_shared && role.group == shard.about.group)
     }
 
     /// Lends the protocol of group 0 to the node of a shard that it serves, or takes it back.
@@ -522,12 +533,12 @@ impl EventLoop {
                 break;
             }
             let mut effects = foreign.drain(..).peekable();
-            while let Some((group, first)) = effects.next() {
-                let mut run = vec![first];
-                while let Some((_, effect)) = effects.next_if(|(other, _)| *other == group) {
-                    run.push(effect);
-                }
-                finished |= self.carry_out_in_group(group, run);
+            while let Some(&(group, _)) = effects.peek() {
+                let next = || Some(effects.next_if(|(other, _)| *other == group)?.1);
+                let mut run = std::iter::from_fn(next);
+                finished |= self.carry_out_in_group(group, &mut run);
+                // A node that is not here, or cannot continue, takes none.
+                run.for_each(drop);
             }
             drop(effects);
             self.shards.foreign = foreign;
@@ -535,25 +546,21 @@ impl EventLoop {
         finished
     }
 
-    fn carry_out_in_group(&mut self, group: GroupId, effects: Vec<Effect>) -> bool {
+    fn carry_out_in_group(
+        &mut self,
+        group: GroupId,
+        effects: impl Iterator<Item = Effect>,
+    ) -> bool {
         let Some(at) = self.shards.place(group) else {
             let (world, outputs) = (&self.world, &mut self.outputs);
-            self.node
-                .carry_out_foreign(effects.into_iter(), world, outputs);
+            self.node.carry_out_foreign(effects, world, outputs);
             return self.carry_out_own();
         };
-        self.lend_protocol(at);
-        if let Part::Member(member) = &mut self.shards.all[at].part {
-            let world = ShardWorld {
-                process: &self.world,
-                snapshots: Some(&member.snapshots),
-            };
+        self.with_member(at, |member, process, outputs| {
+            let world = ShardWorld::of(process, &member.snapshots);
             member.is_awake = true;
-            let outputs = &mut self.shards.outputs;
-            (member.node).carry_out_foreign(effects.into_iter(), &world, outputs);
-        }
-        self.lend_protocol(at);
-        self.carry_out_shard(at)
+            member.node.carry_out_foreign(effects, &world, outputs);
+        })
     }
 
     /// A frame for another group than 0.
@@ -586,18 +593,16 @@ impl EventLoop {
             return Some(submission);
         };
         let now = self.now();
-        let shard = &mut self.shards.all[at];
-        let ends = match &shard.part {
-            Part::Member(member) => {
-                let roles = self.node.roles().iter();
-                let mut roles = roles.filter(|role| role.group == shard.about.group);
-                let is_lost = roles.any(|role| role.state == RoleState::Lost);
-                let waits = is_lost && member.is_shared && submission.level != Level::Stale;
-                member.halted.is_some() || waits
-            }
-            Part::Guest(_) => false,
-        };
-        if !ends && shard.reach.takes(submission.id, submission.level, now) {
+        let shard = &self.shards.all[at];
+        let role = self.role_of(shard);
+        let is_lost = role.is_some_and(|role| role.state == RoleState::Lost);
+        let is_halted = matches!(&shard.part, Part::Member(member) if member.halted.is_some());
+        let ends = is_halted || is_lost && submission.level != Level::Stale;
+        if !ends
+            && self.shards.all[at]
+                .reach
+                .takes(submission.id, submission.level, now)
+        {
             self.shard_input(at, Input::Submit(submission));
         } else {
             self.shell
@@ -655,10 +660,7 @@ impl EventLoop {
             if member.is_shared || !leads || now < member.step_down_at {
                 continue;
             }
-            let world = ShardWorld {
-                process: &self.world,
-                snapshots: Some(&member.snapshots),
-            };
+            let world = ShardWorld::of(&self.world, &member.snapshots);
             let is_wrong = member.node.status(&world).digests.is_minority();
             if is_wrong || is_full && about.durability == Durability::Disk {
                 member.step_down_at = now + STEP_DOWN_EVERY;
@@ -677,8 +679,7 @@ impl EventLoop {
                 self.input(Input::Persisted(id));
                 continue;
             }
-            let of = |shard: &Shard| shard.index == index && matches!(shard.part, Part::Member(_));
-            if let Some(at) = self.shards.all.iter().position(of) {
+            if let Some(at) = self.shards.place_in_journal(index) {
                 self.shard_input(at, Input::Persisted(id));
             }
         }
@@ -698,12 +699,10 @@ impl EventLoop {
         for at in 0..self.shards.all.len() {
             let is_due = |part: &Part| matches!(part, Part::Member(member) if member.is_due(now));
             if is_due(&self.shards.all[at].part) {
-                self.lend_protocol(at);
-                if let Part::Member(member) = &mut self.shards.all[at].part {
-                    member.on_idle(&self.world, now, &mut self.shards.outputs);
-                }
-                self.lend_protocol(at);
-                finished |= self.carry_out_shard(at) | self.carry_out_foreign();
+                let idle = |member: &mut Member, process: &_, outputs: &mut _| {
+                    member.on_idle(process, now, outputs);
+                };
+                finished |= self.with_member(at, idle) | self.carry_out_foreign();
             }
             if let Part::Member(member) = &self.shards.all[at].part {
                 wake = earlier(wake, member.wake);
@@ -794,26 +793,11 @@ impl EventLoop {
                 self.written = self.shards.order.assign(index, id);
                 self.journal.write(index, self.written, write);
             }
-            Output::Trim { below } => match member.snapshots.newest() {
-                None => self.journal.trim(index, below),
-                Some(newest) => {
-                    member.trims.push((newest.id, below));
-                    if let Some(below) = member.due_trims() {
-                        self.journal.trim(index, below);
-                    }
+            Output::Trim { below } => {
+                if let Some(below) = member.trims.later(below, &member.snapshots) {
+                    self.journal.trim(index, below);
                 }
-            },
-            Output::SnapshotBegin {
-                id,
-                fetched,
-                kept,
-                durable,
-            } => member.snapshots.begin(id, (fetched, durable), kept),
-            Output::SnapshotAppend(bytes) => member.snapshots.append(bytes),
-            Output::SnapshotTruncate(length) => member.snapshots.truncate(length),
-            Output::SnapshotBridges { base } => member.snapshots.bridges(base),
-            Output::SnapshotFinish => member.snapshots.finish_file(),
-            Output::SnapshotAbandon => member.snapshots.abandon(),
+            }
             Output::Recovered => {
                 member.repaired_at = Some(self.written);
                 self.maybe_repaired();
@@ -845,27 +829,24 @@ impl EventLoop {
                 let shard = &about.name;
                 tracing::error!(shard, "a shard has one epoch, and another begins");
             }
-            other => tracing::debug!(?other, "carried out for every group"),
+            other => {
+                if let Some(other) = member.snapshots.carry_out(other) {
+                    tracing::debug!(?other, "carried out for every group");
+                }
+            }
         }
     }
 
     /// The group at this place of the journal is to take a snapshot.
     pub(super) fn checkpoint_of(&mut self, group: GroupIndex) {
-        let is_it = |shard: &Shard| shard.index == group && matches!(shard.part, Part::Member(_));
-        let Some(at) = self.shards.all.iter().position(is_it) else {
+        let Some(at) = self.shards.place_in_journal(group) else {
             return self.node.ask_for_checkpoint(&self.world, &mut self.outputs);
         };
-        self.lend_protocol(at);
-        if let Part::Member(member) = &mut self.shards.all[at].part {
-            let world = ShardWorld {
-                process: &self.world,
-                snapshots: Some(&member.snapshots),
-            };
+        self.with_member(at, |member, process, outputs| {
+            let world = ShardWorld::of(process, &member.snapshots);
             member.is_awake = true;
-            (member.node).ask_for_checkpoint(&world, &mut self.shards.outputs);
-        }
-        self.lend_protocol(at);
-        self.carry_out_shard(at);
+            member.node.ask_for_checkpoint(&world, outputs);
+        });
         self.carry_out_foreign();
     }
 
@@ -889,7 +870,7 @@ impl EventLoop {
                 if kept.is_fetched() {
                     self.journal.skip(index);
                 }
-                if let Some(below) = member.due_trims() {
+                if let Some(below) = member.trims.due(&member.snapshots) {
                     self.journal.trim(index, below);
                 }
                 Some(Input::SnapshotSaved(kept.info))
@@ -930,17 +911,13 @@ impl EventLoop {
                     };
                 }
             };
-            let world = ShardWorld {
-                process: &self.world,
-                snapshots: Some(&member.snapshots),
-            };
+            let world = ShardWorld::of(&self.world, &member.snapshots);
             let mut node = member.node.status(&world);
             if member.is_shared {
                 node.protocol = self.node.status_in(about.group);
             }
             let protocol = &node.protocol;
-            let mut roles = self.node.roles().iter();
-            let role = roles.find(|role| member.is_shared && role.group == about.group);
+            let role = self.role_of(shard);
             let members = role.map_or(about.members, |role| role.members);
             let is_part = members.contains(member.node.id());
             GroupReport {

@@ -8,8 +8,10 @@
 //! ```
 
 use super::EventLoop;
-use crate::{SubmitError, mail::Request};
-use quintet_replica::{Control, DISK_HUNG_AFTER, GroupIndex, Input, Level, ReplicaId, Slot, Time};
+use crate::{SubmitError, mail::Request, snapshots::Snapshots};
+use quintet_replica::{
+    Control, DISK_HUNG_AFTER, Executed, GroupIndex, Input, Level, ReplicaId, Slot, Time,
+};
 use std::{sync::PoisonError, time::Duration};
 
 /// How often a leader without room asks others to lead.
@@ -35,6 +37,41 @@ impl DiskState {
             Self::Hung => "hung",
             Self::Failed => "failed",
         }
+    }
+}
+
+/// What may be trimmed of a group's log once another snapshot can stand in for the one named.
+#[derive(Debug, Default)]
+pub(super) struct Trims(Vec<(Executed, Slot)>);
+
+impl Trims {
+    /// The protocol needs nothing below `below`, given its newest snapshot. Should that be damaged,
+    /// the one before it needs more. Gives the slot below which the log can be trimmed now.
+    pub fn later(&mut self, below: Slot, snapshots: &Snapshots) -> Option<Slot> {
+        let Some(newest) = snapshots.newest() else {
+            // In memory durability there may be none, and no records either.
+            return Some(below);
+        };
+        self.0.push((newest.id, below));
+        self.due(snapshots)
+    }
+
+    /// The slot below which the log can be trimmed now, if there is news.
+    pub fn due(&mut self, snapshots: &Snapshots) -> Option<Slot> {
+        let mut due = None;
+        self.0.retain(|(id, below)| {
+            let replaceable = snapshots.replaceable(*id);
+            if replaceable {
+                due = due.max(Some(*below));
+            }
+            !replaceable
+        });
+        due
+    }
+
+    /// Another log begins.
+    pub fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -133,28 +170,14 @@ impl EventLoop {
         self.repaired_at = None;
     }
 
-    /// The protocol needs nothing below `below`, given its newest snapshot. Should that be
-    /// damaged, the one before it needs more.
     pub(super) fn trim_later(&mut self, below: Slot) {
-        let Some(newest) = self.world.snapshots.newest() else {
-            // In memory durability there may be none, and no records either.
-            return self.journal.trim(GroupIndex(0), below);
-        };
-        self.trims.push((newest.id, below));
-        self.trim_due();
+        if let Some(below) = self.trims.later(below, &self.world.snapshots) {
+            self.journal.trim(GroupIndex(0), below);
+        }
     }
 
     pub(super) fn trim_due(&mut self) {
-        let snapshots = &self.world.snapshots;
-        let mut due = None;
-        self.trims.retain(|(id, below)| {
-            let replaceable = snapshots.replaceable(*id);
-            if replaceable {
-                due = due.max(Some(*below));
-            }
-            !replaceable
-        });
-        if let Some(below) = due {
+        if let Some(below) = self.trims.due(&self.world.snapshots) {
             self.journal.trim(GroupIndex(0), below);
         }
     }
