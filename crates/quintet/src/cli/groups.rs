@@ -4,15 +4,15 @@
 //!   admin addresses (--admin, or a demo's directory) ──GET /status──► one row per shard
 //! ```
 
-use crate::cli::{demo, password::Password, status};
+use crate::cli::status::Asked;
 use clap::{Args, Subcommand};
 use quintet_cli::{
-    Exit, Failure, Outcome, http,
+    Exit, Failure, Outcome,
     output::{self, Format, number},
 };
 use serde::Serialize;
 use serde_json::Value;
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 /// Show the shards of a cluster whose keys are divided among groups
 #[derive(Args, Debug)]
@@ -40,23 +40,11 @@ Examples:
   quintet groups status --admin http://127.0.0.1:7101,http://127.0.0.1:7102
 
 A shard is 'served' when more than half of its members answer and vote, 'no quorum' when they do not,
-'halted' when a member cannot continue, 'lost' when the view has too few members with its log. Exit code 5 when one is not served, 3 when no replica
-answers.")]
+'halted' when a member cannot continue, 'lost' when the view has too few members with its log. Exit
+code 5 when one is not served, 3 when no replica answers.")]
 struct Shown {
-    /// The replicas' admin addresses
-    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = http::authority)]
-    admin: Vec<String>,
-
     #[command(flatten)]
-    password: Password,
-
-    /// A demo's directory, to ask all its replicas
-    #[arg(long, value_name = "DIR", default_value = demo::DIRECTORY, conflicts_with = "admin")]
-    dir: PathBuf,
-
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t)]
-    output: Format,
+    asked: Asked,
 }
 
 /// A shard as its members that answered see it together.
@@ -87,17 +75,13 @@ impl Groups {
     /// What the replicas are to be given.
     pub fn password(&self) -> Option<&str> {
         let Which::Status(shown) = &self.command;
-        shown.password.as_deref()
+        shown.asked.password.as_deref()
     }
 
     /// Prints the shards.
     pub fn run(self) -> Outcome {
         let Which::Status(shown) = self.command;
-        let addresses = match shown.admin.as_slice() {
-            [] => status::addresses_of_demo(&shown.dir)?,
-            given => given.to_vec(),
-        };
-        let answers = status::statuses(&addresses)?;
+        let answers = shown.asked.statuses()?;
         let (found, errors): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
         let found: Vec<Value> = found.into_iter().flatten().collect();
         if found.is_empty() {
@@ -111,7 +95,7 @@ impl Groups {
                 "'quintet demo --layout FILE' starts a cluster whose keys are divided among groups",
             ));
         }
-        match shown.output {
+        match shown.asked.output {
             Format::Json => output::print_json(&rows)?,
             Format::Table => print(&rows)?,
         }

@@ -35,12 +35,19 @@ Positions: accepted here, committed (decided), executed here, stable (final here
 decided slots are not yet executed here. Exit code 5 when a replica does not answer or is not ready,
 3 when none answers.")]
 pub struct Status {
+    #[command(flatten)]
+    asked: Asked,
+}
+
+// No documentation comment: clap would print it in place of a command's.
+#[derive(Args, Debug)]
+pub struct Asked {
     /// The replicas' admin addresses
     #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = http::authority)]
     admin: Vec<String>,
 
     #[command(flatten)]
-    password: Password,
+    pub password: Password,
 
     /// A demo's directory, to ask all its replicas
     #[arg(long, value_name = "DIR", default_value = demo::DIRECTORY, conflicts_with = "admin")]
@@ -48,7 +55,33 @@ pub struct Status {
 
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
-    output: Format,
+    pub output: Format,
+}
+
+impl Asked {
+    /// The addresses, with the replicas' numbers where a demo's directory tells them.
+    fn addresses(&self) -> Outcome<Vec<(Option<u16>, String)>> {
+        Ok(match self.admin.as_slice() {
+            [] => {
+                let replicas = replicas_of_demo(&self.dir)?.into_iter();
+                replicas.map(|(id, at)| (Some(id), at)).collect()
+            }
+            given => given.iter().map(|at| (None, at.clone())).collect(),
+        })
+    }
+
+    /// The status of each replica, or why there is none.
+    ///
+    /// # Errors
+    /// When the directory is not a demo's, or this program fails.
+    pub fn statuses(&self) -> Outcome<Vec<Result<Value, String>>> {
+        let answered = ask_each(self.addresses()?)?.into_iter();
+        let of = |it: Answered| {
+            it.status
+                .map_err(|error| format!("{}: {error}", it.address))
+        };
+        Ok(answered.map(of).collect())
+    }
 }
 
 /// The admin addresses of a demo's replicas.
@@ -122,38 +155,16 @@ fn ask_each(addresses: Vec<(Option<u16>, String)>) -> Outcome<Vec<Answered>> {
     answered.collect()
 }
 
-/// The status of each replica, or why there is none.
-///
-/// # Errors
-/// When this program fails.
-pub fn statuses(addresses: &[String]) -> Outcome<Vec<Result<Value, String>>> {
-    let addresses = addresses.iter().map(|address| (None, address.clone()));
-    let answered = ask_each(addresses.collect())?.into_iter();
-    let of = |it: Answered| {
-        it.status
-            .map_err(|error| format!("{}: {error}", it.address))
-    };
-    Ok(answered.map(of).collect())
-}
-
 impl Status {
     /// What the replicas are to be given.
     pub fn password(&self) -> Option<&str> {
-        self.password.as_deref()
+        self.asked.password.as_deref()
     }
 
     /// Asks and prints.
     pub fn run(self) -> Outcome {
-        let of_demo = self.admin.is_empty();
-        let addresses: Vec<(Option<u16>, String)> = match of_demo {
-            true => {
-                let replicas = replicas_of_demo(&self.dir)?.into_iter();
-                replicas.map(|(id, at)| (Some(id), at)).collect()
-            }
-            false => self.admin.into_iter().map(|at| (None, at)).collect(),
-        };
-        let replicas = ask_each(addresses)?;
-        match self.output {
+        let replicas = ask_each(self.asked.addresses()?)?;
+        match self.asked.output {
             Format::Json => print_json(&replicas)?,
             Format::Table => print_table(&replicas)?,
         }
