@@ -16,7 +16,7 @@ use super::{
     incoming::Item,
     message::{Body, Message},
     outgoing::{KIND_BULK, KIND_NULLS, KIND_SHIFT, KIND_SMALL, Path},
-    shards::{At, Bug},
+    shards::{At, Bug, one_of},
     sst,
 };
 use alloc::vec::Vec;
@@ -242,10 +242,7 @@ impl Derecho {
             sst,
             ..
         } = self;
-        let stream = match at {
-            None => stream,
-            Some(shard) => &mut shards[shard],
-        };
+        let stream = one_of(stream, shards, at);
         let block = stream.block;
         let from = stream.incoming.sender(sender);
         let place = sst.layout.slot(block, from.next_slot());

@@ -19,7 +19,7 @@ use super::{
     Derecho,
     message::Large,
     plant::Plant,
-    shards::At,
+    shards::{At, one_of},
     sst::{Columns, ON_BLOCKS, ON_RING, ON_SHARD},
     transfers::{Limits, Way},
 };
@@ -44,10 +44,7 @@ impl Derecho {
             config,
             ..
         } = self;
-        let stream = match at {
-            None => stream,
-            Some(shard) => &mut shards[shard],
-        };
+        let stream = one_of(stream, shards, at);
         let members = stream.members().to_vec();
         if stream.rdmc.start((own, index), body, config, &members) {
             self.sst.touch(blocks_of(at));
@@ -110,10 +107,7 @@ impl Derecho {
             sst,
             ..
         } = self;
-        let stream = match at {
-            None => stream,
-            Some(shard) => &mut shards[shard],
-        };
+        let stream = one_of(stream, shards, at);
         let block = stream.block;
         // A shard's member that does not hold its log does not take any yet.
         let begun = |id: ReplicaId| {

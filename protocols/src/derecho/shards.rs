@@ -103,6 +103,14 @@ impl Holdings {
     }
 }
 
+/// One of a replica's streams, beside its other parts.
+pub(super) fn one_of<'a>(home: &'a mut Stream, shards: &'a mut [Stream], at: At) -> &'a mut Stream {
+    match at {
+        None => home,
+        Some(shard) => &mut shards[shard],
+    }
+}
+
 fn both(a: ReplicaSet, b: ReplicaSet) -> ReplicaSet {
     ReplicaSet(a.0 & b.0)
 }
@@ -160,10 +168,7 @@ impl Derecho {
     }
 
     pub(super) fn of_mut(&mut self, at: At) -> &mut Stream {
-        match at {
-            None => &mut self.stream,
-            Some(shard) => &mut self.shards[shard],
-        }
+        one_of(&mut self.stream, &mut self.shards, at)
     }
 
     /// The order of a group.
