@@ -2,11 +2,14 @@
 //! find it, and what was meant for an earlier run of its process does not.
 
 mod common;
+#[path = "common/outside.rs"]
+mod outside;
 
 use bytes::Bytes;
 use common::NoTimer;
+use outside::Outside;
 use quintet_replica::*;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 thread_local! {
     /// What frontends have heard: which frontend, from whom, and what.
@@ -107,27 +110,6 @@ impl Frontend<Obedient> for Loud {
     }
     fn take_open(&mut self) -> Vec<Submission> {
         Vec::new()
-    }
-}
-
-#[derive(Default)]
-struct Outside(Cell<u64>);
-
-impl World for Outside {
-    fn now(&self) -> Time {
-        Time(self.0.get())
-    }
-    fn clock(&self) -> ClockReading {
-        ClockReading::default()
-    }
-    fn room(&self, _: ReplicaId) -> usize {
-        usize::MAX
-    }
-    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
-        None
-    }
-    fn snapshot_read(&self, _: Executed, _: u64, _: usize) -> Option<Bytes> {
-        None
     }
 }
 

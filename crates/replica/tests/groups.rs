@@ -1,9 +1,12 @@
 //! A protocol that serves several groups: nodes that call it, and where its effects go.
 
 mod common;
+#[path = "common/outside.rs"]
+mod outside;
 
 use bytes::Bytes;
 use common::NoTimer;
+use outside::Outside;
 use quintet_replica::*;
 use quintet_replica::{
     parts::{AttachedFrontend, Receipt, Request, Taken},
@@ -119,26 +122,6 @@ impl Protocol for Scribe {
     }
 }
 
-struct Outside;
-
-impl World for Outside {
-    fn now(&self) -> Time {
-        Time(1)
-    }
-    fn clock(&self) -> ClockReading {
-        ClockReading::default()
-    }
-    fn room(&self, _: ReplicaId) -> usize {
-        usize::MAX
-    }
-    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
-        None
-    }
-    fn snapshot_read(&self, _: Executed, _: u64, _: usize) -> Option<Bytes> {
-        None
-    }
-}
-
 const HOME: GroupId = GroupId(0);
 const ONE: GroupId = GroupId(1);
 const TWO: GroupId = GroupId(2);
@@ -172,9 +155,10 @@ fn tell(
     event: Event,
 ) -> (Vec<Effect>, Vec<(GroupId, Effect)>) {
     let (mut effects, mut foreign) = (Vec::new(), Vec::new());
+    let outside = Outside::default();
     let around = Surroundings {
         group,
-        ..Surroundings::of(&Outside)
+        ..Surroundings::of(&outside)
     };
     driver
         .on_event(event, around, &mut effects)
@@ -307,7 +291,7 @@ fn refused_request_is_offered_when_its_group_takes_it() {
     tell(&mut driver, ONE, submission(2));
     let idle = |driver: &mut Driver<Scribe>| {
         let mut effects = Vec::new();
-        driver.on_idle(Surroundings::of(&Outside), &mut effects);
+        driver.on_idle(Surroundings::of(&Outside::default()), &mut effects);
         let mut foreign = Vec::new();
         driver.take_foreign(&mut foreign);
         foreign

@@ -1,9 +1,12 @@
 //! A node whose commands take long does what else is due between two batches.
 
 mod common;
+#[path = "common/outside.rs"]
+mod outside;
 
 use bytes::Bytes;
 use common::NoTimer;
+use outside::Outside;
 use quintet_replica::*;
 use std::cell::Cell;
 
@@ -139,26 +142,6 @@ impl StateMachine for Slow {
 
 const RESULT_BYTES: usize = 16 << 20;
 
-struct Outside;
-
-impl World for Outside {
-    fn now(&self) -> Time {
-        Time(1)
-    }
-    fn clock(&self) -> ClockReading {
-        ClockReading::default()
-    }
-    fn room(&self, _: ReplicaId) -> usize {
-        usize::MAX
-    }
-    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
-        None
-    }
-    fn snapshot_read(&self, _: Executed, _: u64, _: usize) -> Option<Bytes> {
-        None
-    }
-}
-
 const FRONTEND: FrontendId = FrontendId(1);
 
 fn node(per_batch: u64) -> Node {
@@ -191,7 +174,7 @@ fn node(per_batch: u64) -> Node {
         first_boot: true,
         ..RecoveredBytes::default()
     };
-    node.start(recovered, &Outside, &mut Vec::new())
+    node.start(recovered, &Outside::default(), &mut Vec::new())
         .expect("starts");
     node
 }
@@ -211,7 +194,7 @@ fn submit_at(node: &mut Node, id: u64, (level, kind): (Level, RequestKind), out:
         batch,
         deadline: Time(u64::MAX),
     };
-    node.on_input(Input::Submit(submission), &Outside, out)
+    node.on_input(Input::Submit(submission), &Outside::default(), out)
         .expect("no frame is bad");
 }
 
@@ -230,11 +213,11 @@ fn batches_wait_for_later_turns_when_commands_take_long() {
     submit(&mut node, 2, &mut out);
     assert_eq!(node.executed().slot, Slot(1));
     for turn in 2..20 {
-        assert_eq!(node.on_idle(&Outside, &mut out), Wake::Spin);
+        assert_eq!(node.on_idle(&Outside::default(), &mut out), Wake::Spin);
         assert_eq!(node.executed().slot, Slot(turn), "one in each turn");
         assert_eq!(answered(&out), usize::from(turn >= 10));
     }
-    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+    assert_eq!(node.on_idle(&Outside::default(), &mut out), Wake::Sleep);
     assert_eq!((node.executed().slot, answered(&out)), (Slot(20), 2));
 }
 
@@ -251,9 +234,9 @@ fn reads_wait_for_later_turns_when_their_results_are_long() {
         );
     }
     assert_eq!(answered(&out), 4, "64 MiB take the whole turn");
-    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Spin);
+    assert_eq!(node.on_idle(&Outside::default(), &mut out), Wake::Spin);
     assert_eq!(answered(&out), 8);
-    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+    assert_eq!(node.on_idle(&Outside::default(), &mut out), Wake::Sleep);
     assert_eq!(answered(&out), 10);
 }
 
@@ -267,7 +250,7 @@ fn batch_that_no_frame_takes_is_refused() {
         batch: vec![0; limits::BATCH_BYTES_LIMIT + 1].into(),
         deadline: Time(u64::MAX),
     };
-    let taken = node.on_input(Input::Submit(submission), &Outside, &mut out);
+    let taken = node.on_input(Input::Submit(submission), &Outside::default(), &mut out);
     taken.expect("no frame is bad");
     let [Output::Done { batch, outcome }] = &out[..] else {
         panic!("it goes further: {out:?}");
@@ -282,7 +265,7 @@ fn batches_are_executed_at_once_when_no_command_takes_long() {
     let mut out = Vec::new();
     submit(&mut node, 1, &mut out);
     assert_eq!((node.executed().slot, answered(&out)), (Slot(10), 1));
-    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+    assert_eq!(node.on_idle(&Outside::default(), &mut out), Wake::Sleep);
 }
 
 #[test]
@@ -290,7 +273,7 @@ fn node_does_nothing_more_when_members_contradict_each_other() {
     let mut node = node(0);
     let mut out = Vec::new();
     let control = Input::Control(Control::HandOff);
-    node.on_input(control, &Outside, &mut out)
+    node.on_input(control, &Outside::default(), &mut out)
         .expect("no frame");
     let [Output::Mark("before"), Output::Halt(_, reason)] = &out[..] else {
         panic!("nothing is carried out behind a halt: {out:?}");
@@ -300,6 +283,6 @@ fn node_does_nothing_more_when_members_contradict_each_other() {
     assert!(reason.starts_with(parts::CONTRADICTION));
     out.clear();
     submit(&mut node, 1, &mut out);
-    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+    assert_eq!(node.on_idle(&Outside::default(), &mut out), Wake::Sleep);
     assert!(out.is_empty(), "it hears nothing more");
 }
