@@ -44,7 +44,7 @@ pub struct SessionId {
 pub const SESSION_WINDOW_MAX: u16 = 1024;
 /// This many numbers of an owner are remembered as opened above one that is not. An owner that
 /// opens sessions for all its clients at once has that many requests to open in progress, in
-/// batches that overtake each other; whoever comes after the window is refused permanently.
+/// batches that overtake each other; an opening that comes after the window is refused permanently.
 pub const OPENED_ABOVE_MAX: usize = 1 << 14;
 /// The most sessions of a cluster.
 pub const SESSIONS_MAX: usize = 1 << 20;

@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_or_two_replicas_can_never_show_is_not_drawn_for_them() {
+    fn fault_without_effect_on_few_replicas_is_not_drawn_for_them() {
         let ground = Ground {
             replicas: 2,
             ..ground(FaultSet::ALL)

@@ -131,8 +131,9 @@ struct Answers {
     usual: Duration,
     spread: Duration,
     /// How long requests were waited for without effect since an answer last told something. While
-    /// all of them are repeated no answer tells which of its copies it is to, and whoever continued
-    /// repeating the next ones as soon would fill the links with copies permanently (Karn's rule).
+    /// all of them are repeated no answer tells which of its copies it is to, and a frontend that
+    /// continued repeating the next ones as soon would fill the links with copies permanently (Karn's
+    /// rule).
     unanswered: Duration,
 }
 
