@@ -195,6 +195,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/guide/groups.md", 4),
     ("docs/guide/time-travel.md", 4),
     ("docs/guide/library.md", 5),
+    ("docs/guide/services.md", 5),
     ("docs/guide/configuration.md", 6),
     ("docs/guide/cli.md", 4),
     ("docs/guide/measuring.md", 6),
@@ -396,13 +397,15 @@ fn architecture_lists_dependencies_of_each_crate() {
         assert_eq!(listed, names.join(", "), "{}", row[0]);
         count += 1;
     }
-    assert_eq!(count, 9);
+    assert_eq!(count, 10);
 }
 
 #[test]
 fn library_page_shows_the_example() {
     let page = &documents()["docs/guide/library.md"];
     assert!(page.contains(&source("examples/counter.rs")));
+    let page = &documents()["docs/guide/services.md"];
+    assert!(page.contains(&source("examples/versioned_counter.rs")));
 }
 
 #[test]

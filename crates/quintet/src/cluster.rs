@@ -377,6 +377,11 @@ impl Cluster {
         }
     }
 
+    /// The replicas, and the directory that is to be removed behind them.
+    pub(crate) fn into_parts(self) -> (Vec<Option<Running>>, Option<TempDir>) {
+        (self.replicas, self._temporary)
+    }
+
     /// The members, the protocol and its options, as a running replica knows them.
     ///
     /// # Errors

@@ -52,7 +52,11 @@
 //! `quintet` program is made of. [`store`] is a state machine of its own: the data types and
 //! commands of Redis.
 
+// The macros of `groups` name the crate by its name, in its own tests too.
+extern crate self as quintet;
+
 mod cluster;
+pub mod groups;
 mod small;
 
 pub use cluster::{Cluster, Error, Local};

@@ -30,7 +30,7 @@ const BATCH_BYTES_MAX: usize = limits::BATCH_GATHERED;
 /// A batch of this many bytes is full.
 const BATCH_BYTES_FULL: usize = 1 << 20;
 /// This many full ones may be in progress.
-const UNDER_WAY_MAX: usize = 4;
+const IN_FLIGHT_MAX: usize = 4;
 const QUEUE_BYTES_MAX: usize = 256 << 20;
 const READS_MAX: usize = 64;
 /// What a request takes in the queue besides its payload.
@@ -65,8 +65,8 @@ pub(crate) struct Port {
     ordered: VecDeque<Waiting>,
     reads: VecDeque<Waiting>,
     queued_bytes: usize,
-    under_way: Vec<Ordered>,
-    reads_under_way: HashMap<BatchId, Vec<Waiting>>,
+    in_flight: Vec<Ordered>,
+    reads_in_flight: HashMap<BatchId, Vec<Waiting>>,
     builder: BatchBuilder,
     request_bytes_max: usize,
     stopping: bool,
@@ -97,8 +97,8 @@ impl Port {
             ordered: VecDeque::new(),
             reads: VecDeque::new(),
             queued_bytes: 0,
-            under_way: Vec::new(),
-            reads_under_way: HashMap::new(),
+            in_flight: Vec::new(),
+            reads_in_flight: HashMap::new(),
             builder: BatchBuilder::new(),
             request_bytes_max: limits::request_bytes_max(limits::VALUE_BYTES_MAX),
             stopping: false,
@@ -144,8 +144,8 @@ impl Port {
     pub fn idle(&self) -> bool {
         self.ordered.is_empty()
             && self.reads.is_empty()
-            && self.under_way.is_empty()
-            && self.reads_under_way.is_empty()
+            && self.in_flight.is_empty()
+            && self.reads_in_flight.is_empty()
     }
 
     /// Builds batches from what has come.
@@ -153,7 +153,7 @@ impl Port {
         while self.may_submit() {
             self.submit_ordered(now, submissions);
         }
-        while self.reads_under_way.len() < READS_MAX
+        while self.reads_in_flight.len() < READS_MAX
             && let Some(first) = self.reads.front()
         {
             let level = first.request.level;
@@ -180,22 +180,22 @@ impl Port {
                 batch,
                 deadline,
             });
-            self.reads_under_way.insert(id, requests);
+            self.reads_in_flight.insert(id, requests);
         }
     }
 
     /// Whether an ordered batch may go now.
     fn may_submit(&self) -> bool {
-        if self.ordered.is_empty() || self.under_way.is_empty() {
+        if self.ordered.is_empty() || self.in_flight.is_empty() {
             return !self.ordered.is_empty();
         }
         // A session is begun and ended with nothing beside it.
-        let full = self.under_way.len() >= UNDER_WAY_MAX;
+        let full = self.in_flight.len() >= IN_FLIGHT_MAX;
         if !self.open || full || self.queued_bytes < BATCH_BYTES_FULL {
             return false;
         }
-        let under_way: usize = self.under_way.iter().map(|one| one.requests.len()).sum();
-        let (mut bytes, mut count) = (0, under_way);
+        let in_flight: usize = self.in_flight.iter().map(|one| one.requests.len()).sum();
+        let (mut bytes, mut count) = (0, in_flight);
         for waiting in &self.ordered {
             bytes += weight(&waiting.request);
             count += 1;
@@ -215,7 +215,7 @@ impl Port {
     }
 
     fn submit_ordered(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        let alone = self.under_way.is_empty();
+        let alone = self.in_flight.is_empty();
         if alone && self.open && now.since(self.used_at) > self.lifetime / 2 {
             // It may be about to end; with nothing in progress another one costs nothing.
             self.give_up_session();
@@ -276,7 +276,7 @@ impl Port {
             deadline: deadline + time_for(bytes.len()),
             batch: bytes,
         });
-        self.under_way.push(Ordered {
+        self.in_flight.push(Ordered {
             batch,
             session: self.session,
             opening,
@@ -309,7 +309,7 @@ impl Port {
             deadline: waiting.deadline + time_for(bytes.len()),
             batch: bytes,
         });
-        self.under_way.push(Ordered {
+        self.in_flight.push(Ordered {
             batch,
             session,
             opening: false,
@@ -342,14 +342,14 @@ impl Port {
 
     /// A batch is finished.
     pub fn on_done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
-        if let Some(requests) = self.reads_under_way.remove(&batch) {
+        if let Some(requests) = self.reads_in_flight.remove(&batch) {
             return finish_reads(requests, &outcome);
         }
-        let mut under_way = self.under_way.iter();
-        let Some(at) = under_way.position(|one| one.batch == batch) else {
+        let mut in_flight = self.in_flight.iter();
+        let Some(at) = in_flight.position(|one| one.batch == batch) else {
             return;
         };
-        let ordered = self.under_way.remove(at);
+        let ordered = self.in_flight.remove(at);
         let failure = match outcome {
             Outcome::Results(results) => return self.on_results(ordered, &results, now),
             Outcome::NoQuorum => SubmitError::NoQuorum,
@@ -429,6 +429,16 @@ impl Port {
                 self.queued_bytes -= weight(&waiting.request);
                 waiting.request.finish(Err(SubmitError::NoQuorum));
             }
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // The replica has ended before it knew what became of them.
+        let requests = std::mem::take(&mut self.in_flight).into_iter();
+        for waiting in requests.flat_map(|one| one.requests) {
+            waiting.request.finish(Err(SubmitError::Uncertain));
         }
     }
 }
@@ -560,17 +570,17 @@ mod tests {
         let first = collect(&mut port, Time(1));
         assert_eq!(first.len(), 1, "it opens the session");
         port.on_done(first[0].id, results(&[(DONE, b""), (DONE, b"0")]), Time(2));
-        let under_way = collect(&mut port, Time(2));
-        let numbers: Vec<_> = under_way.iter().map(|batch| kinds(batch)[0].2).collect();
+        let in_flight = collect(&mut port, Time(2));
+        let numbers: Vec<_> = in_flight.iter().map(|batch| kinds(batch)[0].2).collect();
         assert_eq!(numbers, [2, 3, 4, 5], "four in one session");
         let small = push(&mut port, Level::Ordered, b"small");
         // Their answers come in any order; one of them is lost, and with it the session.
-        port.on_done(under_way[2].id, results(&[(DONE, b"3")]), Time(3));
-        port.on_done(under_way[0].id, Outcome::Uncertain, Time(3));
-        assert!(collect(&mut port, Time(3)).is_empty(), "two are under way");
-        port.on_done(under_way[1].id, results(&[(DONE, b"2")]), Time(4));
+        port.on_done(in_flight[2].id, results(&[(DONE, b"3")]), Time(3));
+        port.on_done(in_flight[0].id, Outcome::Uncertain, Time(3));
+        assert!(collect(&mut port, Time(3)).is_empty(), "two are in flight");
+        port.on_done(in_flight[1].id, results(&[(DONE, b"2")]), Time(4));
         let ended = results(&[(RequestStatus::SessionUnknown, b"")]);
-        port.on_done(under_way[3].id, ended, Time(5));
+        port.on_done(in_flight[3].id, ended, Time(5));
         let outcomes: Vec<bool> = answers
             .drain(..5)
             .map(|answer| answer.recv().expect("answered").is_ok())
@@ -634,11 +644,15 @@ mod tests {
             (read.recv(), write.recv()),
             (Ok(Ok(b"R".to_vec())), Ok(Ok(b"W".to_vec())))
         );
-        let _later = push(&mut port, Level::Ordered, b"x");
+        let later = push(&mut port, Level::Ordered, b"x");
         let batch = collect(&mut port, Time(60_000_000_000));
         assert_eq!(kinds(&batch[0])[1], (RequestKind::Open, 2, 0));
+        let queued = push(&mut port, Level::Ordered, b"q");
         port.begin_shutdown();
         let refused = push(&mut port, Level::Ordered, b"y");
         assert_eq!(refused.recv(), Ok(Err(SubmitError::Stopped)));
+        drop(port);
+        assert_eq!(queued.recv(), Ok(Err(SubmitError::Stopped)));
+        assert_eq!(later.recv(), Ok(Err(SubmitError::Uncertain)), "it was sent");
     }
 }

@@ -915,6 +915,44 @@ impl Handle {
     /// # Errors
     /// [`SubmitError::NotYet`], [`SubmitError::NotKept`], or why there was no answer.
     pub fn query_at(&self, time: CommandTime, payload: &[u8]) -> Result<Vec<u8>, SubmitError> {
+        let asking = Asking::new(time);
+        let read = past::payload(time, payload);
+        self.read_past(asking, &read, asking.begin())
+    }
+
+    /// Answers such a read and calls `done` with the reply, which must not block: as a rule on the
+    /// replica's own thread, else on one that waits until the time is closed.
+    pub fn query_past_with(
+        &self,
+        asking: Asking,
+        payload: &[u8],
+        done: impl FnOnce(Result<Vec<u8>, SubmitError>) + Send + 'static,
+    ) {
+        let read = past::payload(asking.time(), payload);
+        let handle = self.clone();
+        let begin = asking.begin();
+        let Step::Read(level) = begin else {
+            std::thread::spawn(move || done(handle.read_past(asking, &read, begin)));
+            return;
+        };
+        let again = read.clone();
+        let first = move |answer| match answer {
+            Err(SubmitError::NotYet) => {
+                std::thread::spawn(move || done(handle.read_past(asking, &again, begin)));
+            }
+            answer => done(answer),
+        };
+        let request = Request::new(level, Some(read.into()), Box::new(first));
+        self.mailer
+            .send(Mail::Submit(request.of_kind(RequestKind::Past)));
+    }
+
+    fn read_past(
+        &self,
+        mut asking: Asking,
+        read: &[u8],
+        mut step: Step,
+    ) -> Result<Vec<u8>, SubmitError> {
         let clock = || {
             let since = SystemTime::now().duration_since(UNIX_EPOCH);
             since.map_or(0, |since| {
@@ -922,16 +960,13 @@ impl Handle {
             })
         };
         let ends = Instant::now() + self.patience;
-        let mut asking = Asking::new(time);
-        let read = past::payload(time, payload);
-        let mut step = asking.begin();
         loop {
             let left = ends.saturating_duration_since(Instant::now());
             let submit = |level, kind, payload: &[u8]| {
                 self.ask_kind(level, kind, Some(payload.into()), left)
             };
             step = match step {
-                Step::Read(level) => match submit(level, RequestKind::Past, &read) {
+                Step::Read(level) => match submit(level, RequestKind::Past, read) {
                     Err(SubmitError::NotYet) => {
                         let next = asking.on_read(RequestStatus::NotYet, clock());
                         next.ok_or(SubmitError::NotYet)?

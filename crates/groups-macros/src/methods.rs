@@ -1,0 +1,363 @@
+//! `#[service]`.
+
+use crate::{Errors, check_names, check_number, number_of};
+use proc_macro2::TokenStream;
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::{
+    Attribute, FnArg, Ident, ImplItem, ImplItemFn, ItemImpl, Pat, ReturnType, Type, TypeReference,
+    spanned::Spanned,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    Ordered,
+    Query,
+}
+
+/// A method that can be called.
+struct Tagged {
+    tag: Tag,
+    name: Ident,
+    docs: Vec<Attribute>,
+    has_context: bool,
+    arguments: Vec<(Ident, Type)>,
+    answer: Type,
+}
+
+pub fn expand(arguments: &TokenStream, mut item: ItemImpl) -> syn::Result<TokenStream> {
+    let mut errors = Errors::default();
+    if !arguments.is_empty() {
+        errors.add(arguments, "it takes no arguments");
+    }
+    if item.trait_.is_some() {
+        errors.add(
+            &item.self_ty,
+            "a service's methods stand in an `impl` of its own",
+        );
+    }
+    if !item.generics.params.is_empty() {
+        errors.add(&item.generics, "a service has no generic parameters");
+    }
+    let name = match &*item.self_ty {
+        Type::Path(path) => path.path.get_ident().cloned(),
+        _ => None,
+    };
+    if name.is_none() {
+        errors.add(&item.self_ty, "a service is named by a single word");
+    }
+    let mut methods = Vec::new();
+    for member in &mut item.items {
+        if let ImplItem::Fn(method) = member {
+            methods.extend(take_tagged(method, &mut errors));
+        }
+    }
+    if methods.is_empty() {
+        errors.add(
+            &item.self_ty,
+            "there is no method with #[ordered] or #[query]",
+        );
+    }
+    let mut numbers = Vec::new();
+    for method in &methods {
+        check_number(method.number(), &method.name, &mut numbers, &mut errors);
+    }
+    errors.finish()?;
+    let Some(name) = name else {
+        return Ok(TokenStream::new());
+    };
+    Ok(generate(&name, &methods, &item))
+}
+
+/// Takes the tag off a method and checks what stands behind it.
+fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
+    let mut tags = Vec::new();
+    method.attrs.retain(|attribute| {
+        let tag = match attribute.path() {
+            path if path.is_ident("ordered") => Tag::Ordered,
+            path if path.is_ident("query") => Tag::Query,
+            _ => return true,
+        };
+        if attribute.meta.require_path_only().is_err() {
+            errors.add(attribute, "the tag takes no arguments");
+        }
+        tags.push(tag);
+        false
+    });
+    let tag = *tags.first()?;
+    let signature = &method.sig;
+    if tags.len() > 1 {
+        errors.add(&signature.ident, "a method has one tag");
+    }
+    if signature.asyncness.is_some() {
+        let message = "a handler runs at its place in the order and must not wait";
+        errors.add(&signature.asyncness, message);
+    }
+    if !signature.generics.params.is_empty() {
+        errors.add(
+            &signature.generics,
+            "a tagged method has no generic parameters",
+        );
+    }
+    if signature.unsafety.is_some() {
+        errors.add(&signature.unsafety, "a tagged method is safe to call");
+    }
+    let mut inputs = signature.inputs.iter();
+    match (tag, inputs.next()) {
+        (Tag::Ordered, Some(FnArg::Receiver(it)))
+            if it.reference.is_some() && it.mutability.is_some() && it.colon_token.is_none() => {}
+        (Tag::Query, Some(FnArg::Receiver(it)))
+            if it.reference.is_some() && it.mutability.is_none() && it.colon_token.is_none() => {}
+        (Tag::Ordered, first) => {
+            let at: &dyn ToTokens = first.map_or(&signature.ident as _, |it| it as _);
+            errors.add(
+                at,
+                "an #[ordered] method takes `&mut self`: it is for changes",
+            );
+        }
+        (Tag::Query, first) => {
+            let at: &dyn ToTokens = first.map_or(&signature.ident as _, |it| it as _);
+            errors.add(at, "a #[query] takes `&self`: it changes nothing");
+        }
+    }
+    let (mut has_context, mut arguments) = (false, Vec::new());
+    for (place, input) in inputs.enumerate() {
+        let FnArg::Typed(input) = input else {
+            continue;
+        };
+        if is_context(&input.ty) {
+            if place > 0 || tag == Tag::Query {
+                let message = "a CallContext is the first argument of an #[ordered] method";
+                errors.add(&input.ty, message);
+            }
+            has_context = true;
+            continue;
+        }
+        check_names(&input.ty, errors);
+        check_references(&input.ty, errors);
+        match &*input.pat {
+            Pat::Ident(pattern) if pattern.subpat.is_none() && pattern.by_ref.is_none() => {
+                arguments.push((pattern.ident.clone(), (*input.ty).clone()));
+            }
+            pattern => errors.add(pattern, "an argument is a name, and no other pattern"),
+        }
+    }
+    let answer = match &signature.output {
+        ReturnType::Default => syn::parse_quote!(()),
+        ReturnType::Type(_, of) => {
+            check_names(of, errors);
+            if has_reference(of) {
+                errors.add(
+                    of,
+                    "an answer goes to another process: it holds no reference",
+                );
+            }
+            (**of).clone()
+        }
+    };
+    let docs = method.attrs.iter().filter(|it| it.path().is_ident("doc"));
+    Some(Tagged {
+        tag,
+        name: signature.ident.clone(),
+        docs: docs.cloned().collect(),
+        has_context,
+        arguments,
+        answer,
+    })
+}
+
+fn is_context(of: &Type) -> bool {
+    let Type::Reference(TypeReference { elem, .. }) = of else {
+        return false;
+    };
+    matches!(&**elem, Type::Path(path)
+        if path.path.segments.last().is_some_and(|last| last.ident == "CallContext"))
+}
+
+/// `&str` and `&[u8]` are read where the command lies; no other references are.
+fn check_references(of: &Type, errors: &mut Errors) {
+    let inner = match of {
+        Type::Reference(it) if it.mutability.is_none() && it.lifetime.is_none() => &it.elem,
+        _ if has_reference(of) => {
+            return errors.add(of, "references are `&str` and `&[u8]` without a lifetime");
+        }
+        _ => return,
+    };
+    let text = inner.to_token_stream().to_string().replace(' ', "");
+    if text != "str" && text != "[u8]" {
+        errors.add(
+            of,
+            "references are `&str` and `&[u8]`: take this one by value",
+        );
+    }
+}
+
+fn has_reference(of: &Type) -> bool {
+    fn any(tokens: TokenStream) -> bool {
+        tokens.into_iter().any(|token| match token {
+            proc_macro2::TokenTree::Group(group) => any(group.stream()),
+            proc_macro2::TokenTree::Punct(it) => it.as_char() == '&' || it.as_char() == '\'',
+            _ => false,
+        })
+    }
+    any(of.to_token_stream())
+}
+
+impl Tagged {
+    /// Name and types of the arguments: what the method is known by.
+    fn key(&self) -> String {
+        let types = self.arguments.iter().map(|(_, of)| text_of(of));
+        format!("{}({})", self.name, types.collect::<Vec<_>>().join(","))
+    }
+
+    fn signature(&self) -> String {
+        let tag = match self.tag {
+            Tag::Ordered => "ordered",
+            Tag::Query => "query",
+        };
+        format!("{tag} {} -> {}", self.key(), text_of(&self.answer))
+    }
+
+    fn number(&self) -> u32 {
+        number_of(&self.key())
+    }
+
+    /// Its arm in the dispatch.
+    fn arm(&self) -> TokenStream {
+        let (name, number) = (&self.name, self.number());
+        let names: Vec<_> = self.arguments.iter().map(|(name, _)| name).collect();
+        let types: Vec<_> = self.arguments.iter().map(|(_, of)| of).collect();
+        let context = self.has_context.then(|| quote!(context,));
+        // Errors point at the type.
+        let put = quote_spanned!(self.answer.span() => ::quintet::groups::macros::answer);
+        quote! {
+            #number => {
+                let (#(#names,)*): (#(#types,)*) =
+                    ::quintet::groups::macros::arguments(arguments)?;
+                let answer = self.#name(#context #(#names),*);
+                #put(&answer, reply);
+                Some(())
+            }
+        }
+    }
+
+    /// Its method of the handle.
+    fn handle(&self) -> TokenStream {
+        let (name, number, answer) = (&self.name, self.number(), &self.answer);
+        let names: Vec<_> = self.arguments.iter().map(|(name, _)| name).collect();
+        let types: Vec<_> = self.arguments.iter().map(|(_, of)| of).collect();
+        let docs = match self.docs.is_empty() {
+            true => {
+                let text = format!("Calls `{name}`.");
+                quote!(#[doc = #text])
+            }
+            false => {
+                let docs = &self.docs;
+                quote!(#(#docs)*)
+            }
+        };
+        let call = match self.tag {
+            Tag::Ordered => format_ident!("call_ordered"),
+            Tag::Query => format_ident!("call_query"),
+        };
+        let call = quote_spanned!(answer.span() => #call);
+        quote! {
+            #docs
+            pub fn #name(&self #(, #names: #types)*) -> ::quintet::groups::Pending<#answer> {
+                self.shard.#call(#number, &(#(&#names,)*))
+            }
+        }
+    }
+}
+
+/// A type without the spaces of its tokens.
+fn text_of(of: &Type) -> String {
+    of.to_token_stream().to_string().replace(' ', "")
+}
+
+fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream {
+    let of = |tag: Tag| methods.iter().filter(move |it| it.tag == tag);
+    let rows = methods.iter().map(|it| {
+        let (number, name, signature) = (it.number(), it.name.to_string(), it.signature());
+        let terms = number_of(&signature);
+        let kind = match it.tag {
+            Tag::Ordered => quote!(Ordered),
+            Tag::Query => quote!(Query),
+        };
+        quote! {
+            ::quintet::groups::Method {
+                number: #number,
+                name: #name,
+                signature: #signature,
+                terms: #terms,
+                kind: ::quintet::groups::MethodKind::#kind,
+            }
+        }
+    });
+    let (ordered_arms, query_arms) = (
+        of(Tag::Ordered).map(Tagged::arm),
+        of(Tag::Query).map(Tagged::arm),
+    );
+    let handles = [
+        (Tag::Ordered, "Ordered", "ordered methods"),
+        (Tag::Query, "Query", "queries"),
+    ]
+    .map(|(tag, suffix, what)| {
+        let handle = format_ident!("{service}{suffix}");
+        let text = format!("Calls of the {what} of [`{service}`].");
+        let calls = of(tag).map(Tagged::handle);
+        quote! {
+            #[doc = #text]
+            #[derive(Debug)]
+            pub struct #handle {
+                shard: ::quintet::groups::Shard<#service>,
+            }
+
+            impl From<::quintet::groups::Shard<#service>> for #handle {
+                fn from(shard: ::quintet::groups::Shard<#service>) -> Self {
+                    Self { shard }
+                }
+            }
+
+            #[allow(dead_code, private_interfaces, clippy::too_many_arguments)]
+            impl #handle {
+                #(#calls)*
+            }
+        }
+    });
+    let (ordered, query) = (
+        format_ident!("{service}Ordered"),
+        format_ident!("{service}Query"),
+    );
+    quote! {
+        #item
+
+        #[allow(unused_variables, private_interfaces)]
+        impl ::quintet::groups::Methods for #service {
+            const METHODS: &'static [::quintet::groups::Method] = &[#(#rows),*];
+            type Ordered = #ordered;
+            type Query = #query;
+
+            fn call_ordered(
+                &mut self,
+                context: &mut ::quintet::groups::CallContext,
+                method: u32,
+                arguments: &[u8],
+                reply: &mut Vec<u8>,
+            ) -> Option<()> {
+                match method {
+                    #(#ordered_arms)*
+                    _ => None,
+                }
+            }
+
+            fn call_query(&self, method: u32, arguments: &[u8], reply: &mut Vec<u8>) -> Option<()> {
+                match method {
+                    #(#query_arms)*
+                    _ => None,
+                }
+            }
+        }
+
+        #(#handles)*
+    }
+}

@@ -1,0 +1,233 @@
+//! Calls and their answers as bytes, and the context of a service's methods.
+//!
+//! ```text
+//!   call    kind, method, [version] │ arguments (postcard)
+//!   answer  0, version, time │ value (postcard)      or      1 │ fault (postcard)
+//! ```
+
+use super::{CallError, Time, Version, encoding};
+use quintet_replica::{At, CommandTime};
+use serde::{Deserialize, Serialize};
+use std::cell::Cell;
+
+/// The kinds of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Ordered,
+    Query,
+    /// As of the time that the read of the past was asked for.
+    QueryAtTime,
+    QueryAtVersion(u64),
+    /// The values that a field had; the method is the field.
+    History,
+}
+
+impl Kind {
+    const fn tag(self) -> u8 {
+        match self {
+            Self::Ordered => 0,
+            Self::Query => 1,
+            Self::QueryAtTime => 2,
+            Self::QueryAtVersion(_) => 3,
+            Self::History => 4,
+        }
+    }
+}
+
+/// A call as it travels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a> {
+    pub kind: Kind,
+    pub method: u32,
+    pub arguments: &'a [u8],
+}
+
+impl<'a> Call<'a> {
+    pub fn encode(kind: Kind, method: u32, arguments: &impl Serialize) -> Vec<u8> {
+        let mut bytes = vec![kind.tag()];
+        bytes.extend_from_slice(&method.to_le_bytes());
+        if let Kind::QueryAtVersion(version) = kind {
+            bytes.extend_from_slice(&version.to_le_bytes());
+        }
+        encoding::append(arguments, &mut bytes);
+        bytes
+    }
+
+    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (tag, rest) = bytes.split_first()?;
+        let (method, rest) = rest.split_first_chunk()?;
+        let (kind, arguments) = match tag {
+            0 => (Kind::Ordered, rest),
+            1 => (Kind::Query, rest),
+            2 => (Kind::QueryAtTime, rest),
+            3 => {
+                let (version, rest) = rest.split_first_chunk()?;
+                (Kind::QueryAtVersion(u64::from_le_bytes(*version)), rest)
+            }
+            4 => (Kind::History, rest),
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            method: u32::from_le_bytes(*method),
+            arguments,
+        })
+    }
+}
+
+/// A value of a field's past: the version that made it, its time, its encoding.
+pub(super) type Told = (u64, u64, Option<Vec<u8>>);
+
+/// Why the service itself did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// It has no such method, or none that takes these arguments.
+    Schema,
+    /// A handler panicked.
+    Panicked {
+        /// Its method.
+        method: String,
+        /// The version before.
+        version: u64,
+        /// The text of the panic.
+        message: String,
+        /// Whether the shard has stopped for that; a query harms nothing.
+        stopped: bool,
+    },
+    /// That version is not kept any more.
+    Trimmed {
+        /// The oldest that is.
+        version: u64,
+        /// Its time.
+        time: u64,
+    },
+}
+
+/// The length of what stands before an answer's value: status, version, time.
+const ANSWER_HEAD: usize = 17;
+
+/// Where an answer that is being written begins.
+pub(super) struct Answer(usize);
+
+/// Begins an answer; the value is appended to it.
+pub(super) fn begin_answer(reply: &mut Vec<u8>) -> Answer {
+    let begins = reply.len();
+    reply.resize(begins + ANSWER_HEAD, 0);
+    Answer(begins)
+}
+
+impl Answer {
+    /// Names version and time.
+    pub fn end(self, reply: &mut [u8], version: u64, time: u64) {
+        let head = &mut reply[self.0..self.0 + ANSWER_HEAD];
+        head[1..9].copy_from_slice(&version.to_le_bytes());
+        head[9..17].copy_from_slice(&time.to_le_bytes());
+    }
+}
+
+/// Answers with a fault.
+pub(super) fn put_fault(reply: &mut Vec<u8>, fault: &Fault) {
+    reply.push(1);
+    encoding::append(fault, reply);
+}
+
+/// A value with the version and the time at which it was true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done<R> {
+    /// The answer.
+    pub value: R,
+    /// The shard's newest version behind the call.
+    pub version: Version,
+    /// Its time by the log's clock; of a call that made no version the time of the call.
+    pub time: Time,
+}
+
+pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
+    bytes: &[u8],
+    shard: &str,
+) -> Result<Done<R>, CallError> {
+    let malformed = || CallError::Schema {
+        shard: shard.to_owned(),
+    };
+    match bytes.split_first() {
+        Some((0, rest)) if rest.len() + 1 >= ANSWER_HEAD => {
+            let (version, rest) = rest.split_first_chunk().ok_or_else(malformed)?;
+            let (time, value) = rest.split_first_chunk().ok_or_else(malformed)?;
+            Ok(Done {
+                value: encoding::decode(value).ok_or_else(malformed)?,
+                version: Version(u64::from_le_bytes(*version)),
+                time: Time(CommandTime(u64::from_le_bytes(*time))),
+            })
+        }
+        Some((1, fault)) => {
+            let fault = encoding::decode(fault).ok_or_else(malformed)?;
+            Err(CallError::of_fault(fault, shard))
+        }
+        _ => Err(malformed()),
+    }
+}
+
+/// The circumstances of an `#[ordered]` call beside its arguments: equal at every member. There is no
+/// rank and no address in it, so that a handler cannot become different per member by accident.
+#[derive(Debug)]
+pub struct CallContext {
+    pub(super) at: At,
+    pub(super) version: u64,
+    pub(super) makes_version: bool,
+    chance: u64,
+}
+
+impl CallContext {
+    pub(super) const fn new(at: At, version: u64) -> Self {
+        Self {
+            at,
+            version,
+            makes_version: false,
+            chance: 0,
+        }
+    }
+
+    /// The time of the command by the log's clock, which never goes back.
+    #[must_use]
+    pub const fn time(&self) -> Time {
+        Time(self.at.time)
+    }
+
+    /// The version that this command makes. Asking makes one, even if the command changes no field.
+    pub const fn version(&mut self) -> Version {
+        self.makes_version = true;
+        Version(self.version + 1)
+    }
+
+    /// A random number, the same at every member: another one at each call.
+    pub const fn chance(&mut self) -> u64 {
+        self.chance += 1;
+        self.at.id.mixed(self.chance)
+    }
+}
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is executing a handler, which must not wait for another.
+pub(super) fn is_inside() -> bool {
+    INSIDE.get()
+}
+
+/// Executes a handler; a panic is given back as its text.
+pub(super) fn guarded<T>(handler: impl FnOnce() -> T) -> Result<T, String> {
+    struct Leave(bool);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            INSIDE.set(self.0);
+        }
+    }
+    let _leave = Leave(INSIDE.replace(true));
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(handler));
+    ended.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        text.unwrap_or("without a text").to_owned()
+    })
+}

@@ -1,0 +1,31 @@
+//! Values as bytes: postcard's format, which is specified and the same in every build.
+
+use serde::{Deserialize, Serialize};
+
+/// The encoding of a value.
+pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    append(value, &mut bytes);
+    bytes
+}
+
+/// Appends it.
+///
+/// # Panics
+/// When the value's own `Serialize` fails: at every replica then.
+pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
+    let taken = std::mem::take(out);
+    *out = postcard::to_extend(value, taken).expect("a value that can be serialized");
+}
+
+/// Its length.
+pub fn length<T: Serialize + ?Sized>(value: &T) -> u64 {
+    let size = postcard::ser_flavors::Size::default();
+    postcard::serialize_with_flavor(value, size).map_or(0, |length| length as u64)
+}
+
+/// The value that these bytes are, all of them.
+pub fn decode<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
+    let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(value)
+}

@@ -1,0 +1,128 @@
+//! Why a call has no answer.
+
+use super::{Time, Version, call::Fault};
+use quintet_replica::CommandTime;
+use quintet_runtime::SubmitError;
+
+/// Why a call has no answer, and whether it was executed: certainly not, unless it says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// Perhaps executed: no answer came in time.
+    #[error("no answer in time: the call may or may not have been executed")]
+    Uncertain,
+    /// Too few members are running.
+    #[error("no quorum: the call was not executed")]
+    NoQuorum,
+    /// Too much is in progress.
+    #[error("too many calls are in progress: the call was not executed")]
+    Busy,
+    /// The call is longer than any may be.
+    #[error("the call has {bytes} bytes; accepted are at most {bytes_max}")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// The disk is full.
+    #[error("the disk is full: the call was not executed")]
+    DiskFull,
+    /// All members have stopped, or the one that was asked for.
+    #[error("the members have stopped: the call was not executed")]
+    Stopped,
+    /// The group has no such shard.
+    #[error("there is no shard '{shard}' of service '{service}' in this group")]
+    NoSuchShard {
+        /// As asked for.
+        shard: String,
+        /// The service's name.
+        service: &'static str,
+    },
+    /// Caller and members were built from different services.
+    #[error(
+        "shard '{shard}' has no such method, or none with these types: caller and members were \
+         built from different services"
+    )]
+    Schema {
+        /// The shard.
+        shard: String,
+    },
+    /// A handler must not wait for another call: it runs at its place in the order.
+    #[error("a handler runs at its place in the order and must not wait for another call")]
+    InsideHandler,
+    /// A handler panicked. An ordered one did so at every member: where `stopped` is true the shard
+    /// executes nothing any more, its past can still be read.
+    #[error(
+        "method '{method}' of shard '{shard}' panicked behind version {version}: {message}{}",
+        if *stopped { "; the shard has stopped, its past can be read" } else { "" }
+    )]
+    Panicked {
+        /// The shard.
+        shard: String,
+        /// The handler's method.
+        method: String,
+        /// The last version before.
+        version: Version,
+        /// The text of the panic.
+        message: String,
+        /// Whether the shard has stopped.
+        stopped: bool,
+    },
+    /// That version or time is not kept any more.
+    #[error("the past of shard '{shard}' is kept from version {oldest} ({time}) on")]
+    Trimmed {
+        /// The shard.
+        shard: String,
+        /// The oldest version that is kept.
+        oldest: Version,
+        /// Its time.
+        time: Time,
+    },
+    /// That version or time has not come.
+    #[error("that version or time has not come yet, by the log's clock")]
+    NotYet,
+    /// The service has fields without a past.
+    #[error("the service has a field that keeps no versions")]
+    NotKept,
+}
+
+impl CallError {
+    pub(super) fn of_fault(fault: Fault, shard: &str) -> Self {
+        let shard = shard.to_owned();
+        match fault {
+            Fault::Schema => Self::Schema { shard },
+            Fault::Panicked {
+                method,
+                version,
+                message,
+                stopped,
+            } => Self::Panicked {
+                shard,
+                method,
+                version: Version(version),
+                message,
+                stopped,
+            },
+            Fault::Trimmed { version, time } => Self::Trimmed {
+                shard,
+                oldest: Version(version),
+                time: Time(CommandTime(time)),
+            },
+        }
+    }
+}
+
+impl From<SubmitError> for CallError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::NoQuorum => Self::NoQuorum,
+            SubmitError::Uncertain => Self::Uncertain,
+            SubmitError::Busy => Self::Busy,
+            SubmitError::TooLarge { bytes, bytes_max } => Self::TooLarge { bytes, bytes_max },
+            SubmitError::DiskFull => Self::DiskFull,
+            SubmitError::Stopped => Self::Stopped,
+            SubmitError::NotYet => Self::NotYet,
+            SubmitError::NotKept => Self::NotKept,
+        }
+    }
+}

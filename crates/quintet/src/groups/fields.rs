@@ -1,0 +1,761 @@
+//! The fields of a service: values and maps, with or without their past.
+//!
+//! ```text
+//!   Persistent<T>         value ── changed by version 7 ──► past: (ends 7, the value before)
+//!   PersistentMap<K, V>   key ──► now, since ── the same, per key
+//!   Volatile…             the same state without a past
+//!
+//!   fork      shares all storage: a snapshot, a digest, or a state as of an earlier version
+//!   rewind    a fork answers as of a version: the first past value that ends behind it, or the present
+//! ```
+//!
+//! All fields are replicated and part of snapshots. Storage is shared by forks and copied where it
+//! is written, one path of a tree at a time, so a snapshot delays no command.
+
+use super::{Version, encoding};
+use quintet_replica::RestoreError;
+use rpds::RedBlackTreeMapSync;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+    fmt,
+    ops::{Bound, Deref, DerefMut},
+    sync::Arc,
+};
+
+/// The content of a field: plain data.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a value of a service's field",
+    label = "not a plain value",
+    note = "values are `Clone + Send + Sync + 'static`, serde's `Serialize` and `DeserializeOwned`: \
+            derive them"
+)]
+pub trait Value: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {}
+impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Value for T {}
+
+/// A key of a map: plain data with an order.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a key of a service's map",
+    label = "not a key",
+    note = "keys are plain values (`Clone`, serde's `Serialize` and `DeserializeOwned`) and `Ord`"
+)]
+pub trait Key: Value + Ord {}
+impl<T: Value + Ord> Key for T {}
+
+/// A field of a service: [`Persistent`], [`PersistentMap`], [`Volatile`] or [`VolatileMap`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a field of a service",
+    label = "not replicated",
+    note = "fields are `Persistent<T>`, `PersistentMap<K, V>`, `Volatile<T>` or `VolatileMap<K, V>`"
+)]
+pub trait Field: AnyField + Default + Sized + 'static {
+    /// Whether it answers as of earlier versions.
+    const VERSIONED: bool;
+
+    /// The same content, sharing storage.
+    #[must_use]
+    fn fork(&self) -> Self;
+}
+
+/// How far a field's records have been written.
+#[derive(Debug, Default)]
+pub struct FieldCursor {
+    /// The key of the last record, encoded.
+    key: Option<Vec<u8>>,
+    /// Records of that key so far.
+    records: usize,
+    done: bool,
+}
+
+/// A past or present value, as a history tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The version that made it.
+    pub since: u64,
+    /// Its encoding; `None` where a map has no such key.
+    pub value: Option<Vec<u8>>,
+}
+
+/// The operations of the machine around a service on a field of any type. For this crate.
+pub trait AnyField: Send {
+    /// Whether the command that has just been executed changed it, so that there is a new version.
+    fn changed(&mut self) -> bool;
+    /// That command is over. Its changes are of this version; where there is none, nothing changed
+    /// that has versions.
+    fn commit(&mut self, version: u64);
+    /// The command panicked: what it has changed is as it was, as far as earlier versions show it.
+    fn undo(&mut self);
+    /// Of a fork: answers as of this version from now on.
+    fn rewind(&mut self, version: u64);
+    /// Versions below this one are not asked for any more.
+    fn trim(&mut self, horizon: u64);
+    /// Bytes that only past versions need.
+    fn past_bytes(&self) -> u64;
+    /// Bytes of all, about.
+    fn bytes(&self) -> u64;
+    /// Appends the next record of its content; false when there is none.
+    fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool;
+    /// Takes a record.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError>;
+    /// All records were taken.
+    fn finish_read(&mut self);
+    /// Up to `limit` values, the newest first: of a map the values of this key. `None` where the
+    /// key cannot be one, or the field has no past.
+    fn history(&self, key: Option<&[u8]>, limit: usize) -> Option<Vec<Held>>;
+}
+
+fn broken() -> RestoreError {
+    RestoreError("a field's record cannot be decoded".to_owned())
+}
+
+fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RestoreError> {
+    encoding::decode(bytes).ok_or_else(broken)
+}
+
+/// A value of the past.
+#[derive(Clone, Debug)]
+struct Past<V> {
+    since: u64,
+    ends: u64,
+    value: Option<Arc<V>>,
+    bytes: u64,
+}
+
+/// Bytes for a past value besides its encoding.
+const PAST_WEIGHT: u64 = 48;
+
+fn past<V: Serialize>(since: u64, ends: u64, value: Option<Arc<V>>) -> Past<V> {
+    let bytes = PAST_WEIGHT + value.as_deref().map_or(0, encoding::length);
+    Past {
+        since,
+        ends,
+        value,
+        bytes,
+    }
+}
+
+/// Drops what ends up to `horizon`, and gives the bytes that it needed.
+fn drop_until<V>(past: &mut VecDeque<Past<V>>, horizon: u64) -> u64 {
+    let mut bytes = 0;
+    while past.front().is_some_and(|first| first.ends <= horizon) {
+        bytes += past.pop_front().map_or(0, |first| first.bytes);
+    }
+    bytes
+}
+
+/// A value of which every version is kept, as long as the shard's [`Retention`](super::Retention)
+/// says. A command that leaves its encoding as it was makes no version.
+pub struct Persistent<T> {
+    value: Arc<T>,
+    since: u64,
+    /// As it was before the command, once that has taken hold of it.
+    before: Option<Arc<T>>,
+    past: Arc<VecDeque<Past<T>>>,
+    past_bytes: u64,
+}
+
+impl<T: Value + Default> Default for Persistent<T> {
+    fn default() -> Self {
+        Self {
+            value: Arc::default(),
+            since: 0,
+            before: None,
+            past: Arc::default(),
+            past_bytes: 0,
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Persistent<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(formatter)
+    }
+}
+
+impl<T> Deref for Persistent<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Value> DerefMut for Persistent<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        if self.before.is_none() {
+            self.before = Some(self.value.clone());
+        }
+        Arc::make_mut(&mut self.value)
+    }
+}
+
+impl<T: Value + Default> Field for Persistent<T> {
+    const VERSIONED: bool = true;
+
+    fn fork(&self) -> Self {
+        Self {
+            value: self.value.clone(),
+            since: self.since,
+            before: None,
+            past: self.past.clone(),
+            past_bytes: self.past_bytes,
+        }
+    }
+}
+
+impl<T: Value> AnyField for Persistent<T> {
+    fn changed(&mut self) -> bool {
+        let Some(before) = &self.before else {
+            return false;
+        };
+        let changed = encoding::encode(&**before) != encoding::encode(&*self.value);
+        if !changed {
+            self.before = None;
+        }
+        changed
+    }
+
+    fn commit(&mut self, version: u64) {
+        let Some(before) = self.before.take() else {
+            return;
+        };
+        let past = past(self.since, version, Some(before));
+        self.past_bytes += past.bytes;
+        Arc::make_mut(&mut self.past).push_back(past);
+        self.since = version;
+    }
+
+    fn undo(&mut self) {
+        if let Some(before) = self.before.take() {
+            self.value = before;
+        }
+    }
+
+    fn rewind(&mut self, version: u64) {
+        let at = self.past.partition_point(|past| past.ends <= version);
+        if let Some(past) = self.past.get(at)
+            && let Some(value) = &past.value
+        {
+            (self.since, self.value) = (past.since, value.clone());
+        }
+    }
+
+    fn trim(&mut self, horizon: u64) {
+        if self.past.front().is_some_and(|past| past.ends <= horizon) {
+            self.past_bytes -= drop_until(Arc::make_mut(&mut self.past), horizon);
+        }
+    }
+
+    fn past_bytes(&self) -> u64 {
+        self.past_bytes
+    }
+
+    fn bytes(&self) -> u64 {
+        self.past_bytes + encoding::length(&*self.value)
+    }
+
+    fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool {
+        let place = cursor.records;
+        if place > self.past.len() {
+            return false;
+        }
+        cursor.records += 1;
+        let (since, value) = match self.past.get(place) {
+            Some(past) => (past.since, past.value.as_deref()),
+            None => (self.since, Some(&*self.value)),
+        };
+        encoding::append(&(since, value), out);
+        true
+    }
+
+    fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
+        let (since, value): (u64, Option<T>) = decoded(record)?;
+        let value = Arc::new(value.ok_or_else(broken)?);
+        let before = std::mem::replace(&mut self.value, value);
+        // The first record replaces what a new field has.
+        if self.before.take().is_some() {
+            if since <= self.since {
+                return Err(broken());
+            }
+            let past = past(self.since, since, Some(before));
+            self.past_bytes += past.bytes;
+            Arc::make_mut(&mut self.past).push_back(past);
+        }
+        self.since = since;
+        self.before = Some(self.value.clone());
+        Ok(())
+    }
+
+    fn finish_read(&mut self) {
+        self.before = None;
+    }
+
+    fn history(&self, key: Option<&[u8]>, limit: usize) -> Option<Vec<Held>> {
+        if key.is_some() {
+            return None;
+        }
+        let held = |since, value: Option<&T>| Held {
+            since,
+            value: value.map(encoding::encode),
+        };
+        let now = std::iter::once(held(self.since, Some(&self.value)));
+        let past = self.past.iter().rev();
+        let past = past.map(|past| held(past.since, past.value.as_deref()));
+        // No command made the value that every service begins with.
+        let told = now.chain(past).filter(|held| held.since > 0);
+        Some(told.take(limit).collect())
+    }
+}
+
+/// The values under a key of a map.
+#[derive(Clone, Debug)]
+struct Slot<V> {
+    now: Option<Arc<V>>,
+    since: u64,
+    past: VecDeque<Past<V>>,
+}
+
+impl<V> Slot<V> {
+    fn at(&self, version: Option<u64>) -> (u64, Option<&Arc<V>>) {
+        if let Some(version) = version {
+            let at = self.past.partition_point(|past| past.ends <= version);
+            if let Some(past) = self.past.get(at) {
+                return (past.since, past.value.as_ref());
+            }
+        }
+        (self.since, self.now.as_ref())
+    }
+}
+
+/// Bytes for a map's entry besides the encodings of its key and value.
+const ENTRY_WEIGHT: u64 = 128;
+
+/// The map behind [`PersistentMap`] (`PAST`) and [`VolatileMap`]: ordered by its keys.
+///
+/// Each insertion, removal of a key that is there, and [`get_mut`](Self::get_mut) is a change.
+pub struct ServiceMap<K, V, const PAST: bool> {
+    slots: RedBlackTreeMapSync<K, Slot<V>>,
+    /// Keys with a present value.
+    len: usize,
+    /// As they were before the command.
+    touched: BTreeMap<K, Option<Arc<V>>>,
+    as_of: Option<u64>,
+    /// Which keys have past values, in the order in which these end.
+    ends: VecDeque<(u64, K)>,
+    past_bytes: u64,
+    bytes: u64,
+}
+
+/// A map of which every version is kept.
+pub type PersistentMap<K, V> = ServiceMap<K, V, true>;
+/// A map that has its present content only.
+pub type VolatileMap<K, V> = ServiceMap<K, V, false>;
+
+impl<K: Ord, V, const PAST: bool> Default for ServiceMap<K, V, PAST> {
+    fn default() -> Self {
+        Self {
+            slots: RedBlackTreeMapSync::new_sync(),
+            len: 0,
+            touched: BTreeMap::new(),
+            as_of: None,
+            ends: VecDeque::new(),
+            past_bytes: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl<K: Ord + fmt::Debug, V: fmt::Debug, const PAST: bool> fmt::Debug for ServiceMap<K, V, PAST> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<K: Ord, V, const PAST: bool> ServiceMap<K, V, PAST> {
+    /// The value under a key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let (_, value) = self.slots.get(key)?.at(self.as_of);
+        value.map(|value| &**value)
+    }
+
+    /// Whether there is such a key.
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// The entries in the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        entries(self.slots.iter(), self.as_of)
+    }
+
+    /// The entries from this key on, in the order of the keys.
+    pub fn from<'a, Q: Ord + ?Sized>(&'a self, key: &'a Q) -> impl Iterator<Item = (&'a K, &'a V)>
+    where
+        K: Borrow<Q>,
+    {
+        let range = (Bound::Included(key), Bound::Unbounded);
+        entries(self.slots.range(range), self.as_of)
+    }
+
+    /// Number of entries. Walks over them all where it is asked for an earlier version.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.as_of {
+            Some(_) => self.iter().count(),
+            None => self.len,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self.as_of {
+            Some(_) => self.iter().next().is_none(),
+            None => self.len == 0,
+        }
+    }
+}
+
+impl<K: Ord, V> PersistentMap<K, V> {
+    /// The value under a key and the version that set it.
+    pub fn get_versioned<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(Version, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        let (since, value) = self.slots.get(key)?.at(self.as_of);
+        value.map(|value| (Version(since), &**value))
+    }
+}
+
+fn entries<'a, K: 'a, V: 'a>(
+    slots: impl Iterator<Item = (&'a K, &'a Slot<V>)>,
+    as_of: Option<u64>,
+) -> impl Iterator<Item = (&'a K, &'a V)> {
+    slots.filter_map(move |(key, slot)| Some((key, &**slot.at(as_of).1?)))
+}
+
+impl<K: Key, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
+    /// Puts a value under a key.
+    pub fn insert(&mut self, key: K, value: V) {
+        self.touch(&key);
+        self.set(key, Some(Arc::new(value)));
+    }
+
+    /// Takes a key away and says whether it was there.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let Some((key, slot)) = self.slots.get_key_value(key) else {
+            return false;
+        };
+        if slot.now.is_none() {
+            return false;
+        }
+        let key = key.clone();
+        self.touch(&key);
+        self.set(key, None);
+        true
+    }
+
+    /// The value under a key, to be changed in place.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let (key, slot) = self.slots.get_key_value(key)?;
+        slot.now.as_ref()?;
+        let key = key.clone();
+        self.touch(&key);
+        let slot = self.slots.get_mut::<K>(&key)?;
+        slot.now.as_mut().map(Arc::make_mut)
+    }
+
+    /// Takes all entries away.
+    pub fn clear(&mut self) {
+        let keys: Vec<K> = self.iter().map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.remove(&key);
+        }
+    }
+
+    fn touch(&mut self, key: &K) {
+        if !self.touched.contains_key(key) {
+            let before = self.slots.get(key).and_then(|slot| slot.now.clone());
+            self.touched.insert(key.clone(), before);
+        }
+    }
+
+    fn set(&mut self, key: K, value: Option<Arc<V>>) {
+        let is_there = value.is_some();
+        let was_there = match self.slots.get_mut(&key) {
+            Some(slot) => std::mem::replace(&mut slot.now, value).is_some(),
+            None => {
+                let slot = Slot {
+                    now: value,
+                    since: 0,
+                    past: VecDeque::new(),
+                };
+                self.slots.insert_mut(key, slot);
+                false
+            }
+        };
+        self.len = self.len + usize::from(is_there) - usize::from(was_there);
+    }
+}
+
+fn entry_bytes<K: Serialize, V: Serialize>(key: &K, value: Option<&Arc<V>>) -> u64 {
+    value.map_or(0, |value| {
+        ENTRY_WEIGHT + encoding::length(key) + encoding::length(&**value)
+    })
+}
+
+impl<K: Key, V: Value, const PAST: bool> Field for ServiceMap<K, V, PAST> {
+    const VERSIONED: bool = PAST;
+
+    fn fork(&self) -> Self {
+        Self {
+            slots: self.slots.clone(),
+            len: self.len,
+            touched: BTreeMap::new(),
+            as_of: self.as_of,
+            // A fork is not written to.
+            ends: VecDeque::new(),
+            past_bytes: self.past_bytes,
+            bytes: self.bytes,
+        }
+    }
+}
+
+impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
+    fn changed(&mut self) -> bool {
+        // A key that came and went within the command has not changed.
+        let slots = &mut self.slots;
+        self.touched.retain(|key, before| {
+            let Some(slot) = slots.get(key) else {
+                return false;
+            };
+            let has_changed = before.is_some() || slot.now.is_some();
+            if !has_changed && slot.past.is_empty() {
+                slots.remove_mut(key);
+            }
+            has_changed
+        });
+        PAST && !self.touched.is_empty()
+    }
+
+    fn commit(&mut self, version: u64) {
+        for (key, before) in std::mem::take(&mut self.touched) {
+            let Some(slot) = self.slots.get_mut(&key) else {
+                continue;
+            };
+            self.bytes -= entry_bytes(&key, before.as_ref());
+            self.bytes += entry_bytes(&key, slot.now.as_ref());
+            let since = std::mem::replace(&mut slot.since, version);
+            if PAST {
+                let past = past(since, version, before);
+                self.past_bytes += past.bytes;
+                slot.past.push_back(past);
+                self.ends.push_back((version, key));
+            } else if slot.now.is_none() {
+                self.slots.remove_mut(&key);
+            }
+        }
+    }
+
+    fn undo(&mut self) {
+        for (key, before) in std::mem::take(&mut self.touched) {
+            self.set(key, before);
+        }
+    }
+
+    fn rewind(&mut self, version: u64) {
+        self.as_of = Some(version);
+    }
+
+    fn trim(&mut self, horizon: u64) {
+        while self.ends.front().is_some_and(|(ends, _)| *ends <= horizon) {
+            let Some((_, key)) = self.ends.pop_front() else {
+                break;
+            };
+            let Some(slot) = self.slots.get_mut(&key) else {
+                continue;
+            };
+            self.past_bytes -= drop_until(&mut slot.past, horizon);
+            if slot.now.is_none() && slot.past.is_empty() {
+                self.slots.remove_mut(&key);
+            }
+        }
+    }
+
+    fn past_bytes(&self) -> u64 {
+        self.past_bytes
+    }
+
+    fn bytes(&self) -> u64 {
+        self.past_bytes + self.bytes
+    }
+
+    fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool {
+        if cursor.done {
+            return false;
+        }
+        let last: Option<K> = cursor.key.as_deref().and_then(encoding::decode);
+        let mut slots = match &last {
+            Some(key) => self.slots.range((Bound::Included(key), Bound::Unbounded)),
+            None => self.slots.range((Bound::<&K>::Unbounded, Bound::Unbounded)),
+        };
+        let mut found = slots.next();
+        if let (Some((_, slot)), Some(_)) = (found, &last)
+            && cursor.records > slot.past.len()
+        {
+            found = slots.next();
+            cursor.records = 0;
+        }
+        let Some((key, slot)) = found else {
+            cursor.done = true;
+            return false;
+        };
+        let (since, value) = match slot.past.get(cursor.records) {
+            Some(past) => (past.since, past.value.as_deref()),
+            None => (slot.since, slot.now.as_deref()),
+        };
+        cursor.records += 1;
+        cursor.key = Some(encoding::encode(key));
+        encoding::append(&(key, since, value), out);
+        true
+    }
+
+    fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
+        let (key, since, value): (K, u64, Option<V>) = decoded(record)?;
+        let value = value.map(Arc::new);
+        self.len += usize::from(value.is_some());
+        self.bytes += entry_bytes(&key, value.as_ref());
+        let Some(slot) = self.slots.get_mut(&key) else {
+            let slot = Slot {
+                now: value,
+                since,
+                past: VecDeque::new(),
+            };
+            self.slots.insert_mut(key, slot);
+            return Ok(());
+        };
+        if since <= slot.since && slot.since > 0 {
+            return Err(broken());
+        }
+        let before = std::mem::replace(&mut slot.now, value);
+        self.len -= usize::from(before.is_some());
+        self.bytes -= entry_bytes(&key, before.as_ref());
+        let past = past(slot.since, since, before);
+        self.past_bytes += past.bytes;
+        slot.past.push_back(past);
+        slot.since = since;
+        Ok(())
+    }
+
+    fn finish_read(&mut self) {
+        let mut ends = BinaryHeap::new();
+        for (key, slot) in self.slots.iter() {
+            ends.extend(slot.past.iter().map(|past| (past.ends, key.clone())));
+        }
+        self.ends = ends.into_sorted_vec().into();
+    }
+
+    fn history(&self, key: Option<&[u8]>, limit: usize) -> Option<Vec<Held>> {
+        let key: K = encoding::decode(key?)?;
+        if !PAST {
+            return None;
+        }
+        let Some(slot) = self.slots.get(&key) else {
+            return Some(Vec::new());
+        };
+        let held = |since, value: Option<&Arc<V>>| Held {
+            since,
+            value: value.map(|value| encoding::encode(&**value)),
+        };
+        let now = std::iter::once(held(slot.since, slot.now.as_ref()));
+        let past = slot.past.iter().rev();
+        let past = past.map(|past| held(past.since, past.value.as_ref()));
+        // No key is what every map begins with.
+        let told = now.chain(past).filter(|held| held.since > 0);
+        Some(told.take(limit).collect())
+    }
+}
+
+/// A value that has its present content only.
+pub struct Volatile<T>(Arc<T>);
+
+impl<T: Default> Default for Volatile<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Volatile<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+impl<T> Deref for Volatile<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Value> DerefMut for Volatile<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl<T: Value + Default> Field for Volatile<T> {
+    const VERSIONED: bool = false;
+
+    fn fork(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Value> AnyField for Volatile<T> {
+    fn changed(&mut self) -> bool {
+        false
+    }
+    fn commit(&mut self, _: u64) {}
+    fn undo(&mut self) {}
+    fn rewind(&mut self, _: u64) {}
+    fn trim(&mut self, _: u64) {}
+    fn past_bytes(&self) -> u64 {
+        0
+    }
+    fn bytes(&self) -> u64 {
+        encoding::length(&*self.0)
+    }
+    fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool {
+        let is_first = !std::mem::replace(&mut cursor.done, true);
+        if is_first {
+            encoding::append(&*self.0, out);
+        }
+        is_first
+    }
+    fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
+        self.0 = Arc::new(decoded(record)?);
+        Ok(())
+    }
+    fn finish_read(&mut self) {}
+    fn history(&self, _: Option<&[u8]>, _: usize) -> Option<Vec<Held>> {
+        None
+    }
+}

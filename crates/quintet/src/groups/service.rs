@@ -1,0 +1,154 @@
+//! The traits that the macros implement: a service as a list of fields and a list of methods.
+
+use super::{
+    CallContext, encoding,
+    fields::{AnyField, Persistent, PersistentMap},
+    group::Shard,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::marker::PhantomData;
+
+/// A replicated service: a struct of fields. `#[derive(Service)]` implements it.
+pub trait Service: Default + Send + 'static {
+    /// The struct's name.
+    const NAME: &'static str;
+    /// Whether all its fields answer as of earlier versions.
+    const VERSIONED: bool;
+
+    /// The same content, sharing storage.
+    #[must_use]
+    fn fork(&self) -> Self;
+    /// All fields with their numbers.
+    fn each(&self, visit: &mut dyn FnMut(u32, &dyn AnyField));
+    /// All fields with their numbers.
+    fn each_mut(&mut self, visit: &mut dyn FnMut(u32, &mut dyn AnyField));
+}
+
+/// A service of which all fields have versions: it can be asked for its past.
+/// `#[derive(Service)]` implements it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has a field without versions, so it cannot be asked for its past",
+    label = "a field is `Volatile` or `VolatileMap`",
+    note = "`Persistent` and `PersistentMap` have versions"
+)]
+pub trait Versioned: Service {}
+
+/// How a method is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MethodKind {
+    /// In order, at every member.
+    Ordered,
+    /// At one member.
+    Query,
+}
+
+/// A method of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    /// Its number: of its name and the types of its arguments.
+    pub number: u32,
+    /// Its name.
+    pub name: &'static str,
+    /// Kind, name, types of arguments and answer.
+    pub signature: &'static str,
+    /// The signature's number: members compare it.
+    pub terms: u32,
+    /// How it is called.
+    pub kind: MethodKind,
+}
+
+/// The methods of a service. `#[service]` implements it.
+pub trait Methods: Service {
+    /// All methods that can be called.
+    const METHODS: &'static [Method];
+    /// A handle with the ordered methods.
+    type Ordered: From<Shard<Self>>;
+    /// A handle with the queries.
+    type Query: From<Shard<Self>>;
+
+    /// Executes an ordered method and appends its answer to `reply`; `None` if there is none with
+    /// this number that takes these arguments.
+    fn call_ordered(
+        &mut self,
+        context: &mut CallContext,
+        method: u32,
+        arguments: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Option<()>;
+    /// The same of a query.
+    fn call_query(&self, method: u32, arguments: &[u8], reply: &mut Vec<u8>) -> Option<()>;
+}
+
+/// An answer of a method: plain data without references.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the answer of a service's method",
+    label = "not plain data",
+    note = "answers are serde's `Serialize` and `DeserializeOwned`: derive them"
+)]
+pub trait Reply: Serialize + DeserializeOwned + Send + 'static {}
+impl<T: Serialize + DeserializeOwned + Send + 'static> Reply for T {}
+
+/// A field of a service, for [`Shard::history`].
+#[derive(Debug)]
+pub struct FieldOf<S, F> {
+    pub(super) number: u32,
+    types: PhantomData<fn() -> (S, F)>,
+}
+
+impl<S, F> Clone for FieldOf<S, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S, F> Copy for FieldOf<S, F> {}
+
+impl<S, F> FieldOf<S, F> {
+    /// The field with this number. For the macro.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self {
+            number,
+            types: PhantomData,
+        }
+    }
+}
+
+/// A field whose past can be asked for.
+pub trait HasHistory {
+    /// The name of one of its values: nothing, or the key of a map.
+    type Key: Serialize;
+    /// The value.
+    type Value: DeserializeOwned;
+
+    /// The key, encoded.
+    fn key(key: &Self::Key) -> Option<Vec<u8>>;
+}
+
+impl<T: super::fields::Value> HasHistory for Persistent<T> {
+    type Key = ();
+    type Value = T;
+
+    fn key((): &()) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+impl<K: super::fields::Key, V: super::fields::Value> HasHistory for PersistentMap<K, V> {
+    type Key = K;
+    type Value = V;
+
+    fn key(key: &K) -> Option<Vec<u8>> {
+        Some(encoding::encode(key))
+    }
+}
+
+/// Arguments of a call; `None` when the bytes are others. For the macro's code.
+pub fn arguments<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
+    encoding::decode(bytes)
+}
+
+/// Appends an answer, for the macro's code.
+pub fn answer<T: Reply>(value: &T, reply: &mut Vec<u8>) {
+    encoding::append(value, reply);
+}

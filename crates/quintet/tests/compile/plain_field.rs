@@ -1,0 +1,8 @@
+use quintet::groups::Service;
+
+#[derive(Default, Service)]
+struct Counter {
+    value: u64,
+}
+
+fn main() {}

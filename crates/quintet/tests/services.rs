@@ -1,0 +1,351 @@
+//! Groups of services as a program uses them: calls, versions, failures, restarts.
+
+use quintet::groups::{
+    CallContext, CallError, Done, Group, Pending, Persistent, PersistentMap, Retention, Service,
+    Shard, Version, VolatileMap, When, service,
+};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake},
+    thread::Thread,
+    time::{Duration, SystemTime},
+};
+
+#[derive(Default, Service)]
+struct Store {
+    items: PersistentMap<String, Vec<u8>>,
+    seen: VolatileMap<String, u64>,
+    writes: Persistent<u64>,
+}
+
+#[service]
+impl Store {
+    /// Puts a value under a key and tells the version that it made.
+    #[ordered]
+    fn put(&mut self, context: &mut CallContext, key: String, value: &[u8]) -> Version {
+        *self.writes += 1;
+        self.seen.insert(key.clone(), context.chance());
+        self.items.insert(key, value.to_vec());
+        context.version()
+    }
+    #[ordered]
+    fn fail(&mut self, text: &str) -> u64 {
+        *self.writes += 1;
+        assert!(text.is_empty(), "{text}");
+        *self.writes
+    }
+    #[query]
+    fn chance_of(&self, key: &str) -> Option<u64> {
+        self.seen.get(key).copied()
+    }
+}
+
+/// The same without a field that has no past.
+#[derive(Default, Service)]
+struct Counter {
+    value: Persistent<u64>,
+}
+
+#[service]
+impl Counter {
+    #[ordered]
+    fn add(&mut self, by: u64) -> u64 {
+        *self.value += by;
+        *self.value
+    }
+    #[query]
+    fn value(&self) -> u64 {
+        *self.value
+    }
+}
+
+fn counter(group: &Group) -> Shard<Counter> {
+    group.shard("counter", 0).expect("there is one")
+}
+
+#[test]
+fn every_protocol_executes_calls_once_and_keeps_versions() {
+    for protocol in quintet::protocols() {
+        let group = Group::local(3).protocol(protocol);
+        let group = group.one::<Counter>("counter").start().expect("it starts");
+        let counter = counter(&group);
+        let mut made: Vec<Done<u64>> = Vec::new();
+        for by in 1..=10 {
+            made.push(counter.ordered().add(by).done().expect(protocol));
+        }
+        group.stop_member(0);
+        let expected: Vec<u64> = (1..=10).map(|upto| upto * (upto + 1) / 2).collect();
+        assert_eq!(counter.query().value().wait(), Ok(55), "{protocol}");
+        for (done, value) in made.iter().zip(expected) {
+            assert_eq!(done.value, value);
+            let counter = &counter;
+            let ask = |when: When| counter.at(when).value().wait();
+            assert_eq!(ask(done.version.into()), Ok(value), "{protocol}");
+            assert_eq!(ask(done.time.into()), Ok(value), "{protocol}");
+        }
+        let history = counter.history(Counter::VALUE, 3).expect(protocol);
+        let values: Vec<_> = history.iter().map(|it| (it.version.0, it.value)).collect();
+        assert_eq!(values, [(10, 55), (9, 45), (8, 36)], "{protocol}");
+    }
+}
+
+#[test]
+fn group_started_again_in_its_directory_has_its_past() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let start = || {
+        let group = Group::local(3).directory(directory.path());
+        group.one::<Counter>("counter").start().expect("it starts")
+    };
+    let group = start();
+    let first = counter(&group).ordered().add(3).done().expect("added");
+    counter(&group).ordered().add(4).wait().expect("added");
+    drop(group);
+    let group = start();
+    assert_eq!(counter(&group).query().value().wait(), Ok(7));
+    assert_eq!(counter(&group).at(first.version).value().wait(), Ok(3));
+    assert_eq!(counter(&group).at(first.time).value().wait(), Ok(3));
+}
+
+mod other {
+    use super::*;
+
+    /// The same name and state, with another method.
+    #[derive(Default, Service)]
+    pub struct Counter {
+        value: Persistent<u64>,
+    }
+
+    #[service]
+    impl Counter {
+        #[ordered]
+        fn add(&mut self, by: u64) -> u64 {
+            *self.value += by;
+            *self.value
+        }
+        #[query]
+        fn value(&self) -> i64 {
+            *self.value as i64
+        }
+    }
+}
+
+#[test]
+fn directory_of_a_service_with_other_methods_is_refused_by_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let local = || Group::local(1).directory(directory.path());
+    drop(
+        local()
+            .one::<Counter>("counter")
+            .start()
+            .expect("it starts"),
+    );
+    let refused = local().one::<other::Counter>("counter").start();
+    let refused = refused.expect_err("another service").to_string();
+    assert!(refused.contains("Counter.value"), "{refused}");
+}
+
+#[test]
+fn time_that_is_now_is_waited_for_and_its_answer_stays() {
+    let group = Group::local(3)
+        .one::<Counter>("counter")
+        .start()
+        .expect("it starts");
+    let counter = counter(&group);
+    counter.ordered().add(1).wait().expect("added");
+    let now = SystemTime::now() + Duration::from_millis(30);
+    let at = |time: SystemTime| counter.at(time).value().wait();
+    assert_eq!(at(now), Ok(1));
+    counter.ordered().add(1).wait().expect("added");
+    assert_eq!(at(now), Ok(1));
+    assert_eq!(at(SystemTime::UNIX_EPOCH), Ok(0));
+    assert_eq!(
+        counter.at(Version(9)).value().wait(),
+        Err(CallError::NotYet)
+    );
+    assert!(When::time("yesterday").is_err());
+    let when = When::time("2026-01-01T00:00:00Z").expect("a time");
+    assert_eq!(counter.at(when).value().wait(), Ok(0));
+}
+
+#[test]
+fn trimmed_version_is_refused_with_the_oldest_one() {
+    let retention = Retention {
+        versions: 2,
+        ..Retention::default()
+    };
+    let group = Group::local(1).retain(retention).one::<Counter>("counter");
+    let group = group.start().expect("it starts");
+    let counter = counter(&group);
+    let done: Vec<_> = (0..5)
+        .map(|_| counter.ordered().add(1).done().expect("added"))
+        .collect();
+    let oldest = &done[2];
+    let refused = CallError::Trimmed {
+        shard: "counter".to_owned(),
+        oldest: oldest.version,
+        time: oldest.time,
+    };
+    assert_eq!(counter.at(Version(2)).value().wait(), Err(refused.clone()));
+    assert_eq!(counter.at(done[0].time).value().wait(), Err(refused));
+    assert_eq!(counter.at(oldest.version).value().wait(), Ok(3));
+}
+
+#[test]
+fn panicking_handler_stops_its_shard_at_every_member() {
+    let group = Group::local(3)
+        .one::<Store>("store")
+        .start()
+        .expect("it starts");
+    let store = group.shard::<Store>("store", 0).expect("there is one");
+    let put = store
+        .ordered()
+        .put("a".to_owned(), b"1")
+        .done()
+        .expect("put");
+    assert_eq!(put.value, put.version);
+    let failed = store
+        .ordered()
+        .fail("no room")
+        .wait()
+        .expect_err("it panics");
+    assert!(
+        failed
+            .to_string()
+            .contains("no room; the shard has stopped"),
+        "{failed}"
+    );
+    for member in 0..3 {
+        let refused = store.member(member).query().chance_of("a").wait();
+        assert_eq!(refused, Err(failed.clone()));
+    }
+}
+
+#[test]
+fn chance_is_the_same_at_each_member() {
+    let group = Group::local(3)
+        .one::<Store>("store")
+        .start()
+        .expect("it starts");
+    let store = group.shard::<Store>("store", 0).expect("there is one");
+    store
+        .ordered()
+        .put("a".to_owned(), &[0; 100_000])
+        .wait()
+        .expect("put");
+    let chances = (0..3).map(|member| store.member(member).query().chance_of("a").wait());
+    let chances: Vec<_> = chances
+        .map(|it| it.expect("told").expect("it is there"))
+        .collect();
+    assert!(chances.iter().all(|it| *it == chances[0]), "{chances:?}");
+    let history = store
+        .history_of(Store::ITEMS, &"a".to_owned(), 5)
+        .expect("told");
+    assert_eq!(history[0].value.as_deref(), Some(&[0; 100_000][..]));
+}
+
+#[test]
+fn call_to_another_service_or_a_stopped_group_is_refused() {
+    let group = Group::local(2)
+        .one::<Counter>("counter")
+        .start()
+        .expect("it starts");
+    let missing = group
+        .shard::<Store>("counter", 0)
+        .expect_err("another service");
+    assert_eq!(
+        missing.to_string(),
+        "there is no shard 'counter/0' of service 'Store' in this group"
+    );
+    assert!(group.shard::<Counter>("counter", 1).is_err());
+    let counter = counter(&group);
+    let pending = counter.ordered().add(1).deadline(Duration::ZERO);
+    assert_eq!(pending.wait(), Err(CallError::Uncertain));
+    drop(group);
+    assert_eq!(counter.ordered().add(1).wait(), Err(CallError::Stopped));
+    assert_eq!(
+        counter.at(Version(0)).value().wait(),
+        Err(CallError::Stopped)
+    );
+}
+
+/// Calls itself, which would wait without end.
+#[derive(Default, Service)]
+struct Nested {
+    value: Persistent<u64>,
+}
+
+static OTHER: std::sync::OnceLock<Shard<Counter>> = std::sync::OnceLock::new();
+
+#[service]
+impl Nested {
+    #[query]
+    fn value(&self) -> Option<u64> {
+        let asked = OTHER.get()?.query().value().wait();
+        assert_eq!(asked, Err(CallError::InsideHandler));
+        Some(*self.value)
+    }
+}
+
+#[test]
+fn handler_that_waits_is_told_that_it_must_not() {
+    let group = Group::local(1)
+        .one::<Counter>("counter")
+        .start()
+        .expect("it starts");
+    OTHER.set(counter(&group)).expect("once");
+    let nested = Group::local(1)
+        .one::<Nested>("nested")
+        .start()
+        .expect("it starts");
+    let nested = nested.shard::<Nested>("nested", 0).expect("there is one");
+    assert_eq!(nested.query().value().wait(), Ok(Some(0)));
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<R>(pending: Pending<R>) -> Result<R, CallError>
+where
+    Pending<R>: Future<Output = Result<R, CallError>>,
+{
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let (mut pending, mut context) = (pin!(pending), Context::from_waker(&waker));
+    loop {
+        match pending.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn answers_can_be_awaited() {
+    let group = Group::local(3)
+        .one::<Counter>("counter")
+        .start()
+        .expect("it starts");
+    let counter = counter(&group);
+    let calls: Vec<_> = (0..100).map(|_| counter.ordered().add(1)).collect();
+    let mut values: Vec<_> = calls
+        .into_iter()
+        .map(|call| block_on(call).expect("added"))
+        .collect();
+    values.sort_unstable();
+    assert_eq!(values, (1..=100).collect::<Vec<_>>());
+    assert_eq!(block_on(counter.query().value()), Ok(100));
+    let mut pending = counter.query().value();
+    let told = loop {
+        if let Some(told) = pending.try_get() {
+            break told;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(told, Ok(100));
+}
