@@ -9,11 +9,13 @@
 
 use crate::small::Replicated;
 use quintet_replica::{
-    ClusterId, CommandTime, Durability, Level, ReplicaId, ReplicaSet, StateMachine,
+    ClusterId, CommandTime, Durability, GroupId, Level, ReplicaId, ReplicaSet, StateMachine,
 };
 use quintet_runtime::{
     CHANGE_MAX, ChangeReport, ChangeRequest, Config, Handle, Join, Listeners, Member, Replica,
-    Running, StartError, StatusReport, SubmitError, has_joined, join, stored_epoch, sync_directory,
+    Running, StartError, StatusReport, SubmitError, has_joined, join,
+    layout::{Layout, LayoutFile},
+    stored_epoch, sync_directory,
 };
 use std::{
     fs,
@@ -104,9 +106,36 @@ pub struct Local {
     durability: Durability,
     directory: Option<PathBuf>,
     deadline: Duration,
+    /// Shards, each with a machine of its own.
+    layout: Option<LayoutFile>,
 }
 
+/// Makes the state machine of a group; group 0 is all of the cluster, or stands above its shards.
+pub(crate) type Machines<'a> = &'a dyn Fn(GroupId) -> Box<dyn StateMachine>;
+
 impl Local {
+    pub(crate) fn layout(mut self, layout: LayoutFile) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// The layout, completed by the other settings.
+    pub(crate) fn checked_layout(&self) -> Result<Layout, Error> {
+        let anyone = Member {
+            peer: "127.0.0.1:1".to_owned(),
+        };
+        let place = Place {
+            settings: self.clone(),
+            path: PathBuf::new(),
+            identity: ClusterId(1),
+        };
+        let config = place.config(0, vec![anyone; self.replicas]);
+        config.check_layout()?;
+        Ok(config.shards()?.unwrap_or(Layout {
+            subgroups: Vec::new(),
+        }))
+    }
+
     /// The replication protocol, by its name in [`protocols`](crate::protocols). The default:
     /// `multipaxos`.
     #[must_use]
@@ -144,6 +173,10 @@ impl Local {
     /// [`Error::Start`] when a setting is invalid or the directory is not this cluster's,
     /// [`Error::System`] when the operating system refuses. Nothing is left running then.
     pub fn start<Kind>(self, machine: impl Replicated<Kind>) -> Result<Cluster, Error> {
+        self.start_with(&|_| machine.machine())
+    }
+
+    pub(crate) fn start_with(self, machines: Machines<'_>) -> Result<Cluster, Error> {
         if self.replicas == 0 {
             let reason = "members: there are 0, a cluster has at least 1".to_owned();
             return Err(StartError::Config(reason).into());
@@ -187,12 +220,13 @@ impl Local {
             let mut config = place.config(id, members.clone());
             if has_joined(&config.data) {
                 config.peer_announce = Some(config.members[usize::from(id)].peer.clone());
-                join(&mut config, &*machine.machine(), None)?;
+                join(&mut config, &*machines(GroupId(0)), None)?;
             }
-            replicas.push(Some(start(config, machine.machine(), listener)?));
+            replicas.push(Some(start(config, machines, listener)?));
         }
         Ok(Cluster {
             replicas,
+            members,
             turn: AtomicUsize::new(0),
             place,
             _temporary: temporary,
@@ -256,14 +290,14 @@ fn listen(at: Option<String>) -> Result<(TcpListener, SocketAddr), Error> {
 
 fn start(
     config: Config,
-    machine: Box<dyn StateMachine>,
+    machines: Machines<'_>,
     listener: TcpListener,
 ) -> Result<Running, StartError> {
     let listeners = Listeners {
         peer: Some(listener),
         ..Listeners::default()
     };
-    Replica::start_on(config, machine, listeners)
+    Replica::start_divided(config, machines, listeners)
 }
 
 /// The place and the settings of a cluster.
@@ -281,6 +315,7 @@ impl Place {
         config.protocol.clone_from(&self.settings.protocol);
         config.options.clone_from(&self.settings.options);
         config.durability = self.settings.durability;
+        config.layout.clone_from(&self.settings.layout);
         config.redis_listen = None;
         config.admin_listen = None;
         config.client_deadline = self.settings.deadline;
@@ -317,6 +352,8 @@ fn identity(directory: &Path) -> Result<u128, Error> {
 #[derive(Debug)]
 pub struct Cluster {
     replicas: Vec<Option<Running>>,
+    /// As they were when it started.
+    members: Vec<Member>,
     turn: AtomicUsize,
     place: Place,
     /// After the replicas: removed once they have stopped.
@@ -334,6 +371,7 @@ impl Cluster {
             durability: Durability::Memory,
             directory: None,
             deadline: Duration::from_secs(10),
+            layout: None,
         }
     }
 
@@ -377,9 +415,36 @@ impl Cluster {
         }
     }
 
-    /// The replicas, and the directory that is to be removed behind them.
-    pub(crate) fn into_parts(self) -> (Vec<Option<Running>>, Option<TempDir>) {
-        (self.replicas, self._temporary)
+    /// The handles of the replicas; of one that was removed there is none.
+    pub(crate) fn handles(&self) -> Vec<Option<Handle>> {
+        let replicas = self.replicas.iter();
+        replicas
+            .map(|running| running.as_ref().map(Running::handle))
+            .collect()
+    }
+
+    /// Takes a replica out, which stops when it is dropped.
+    pub(crate) fn take(&mut self, replica: usize) -> Option<Running> {
+        self.replicas.get_mut(replica)?.take()
+    }
+
+    /// Starts a replica again that has stopped, where it was; none that runs.
+    pub(crate) fn restart(
+        &mut self,
+        replica: usize,
+        machines: Machines<'_>,
+    ) -> Result<Option<Handle>, Error> {
+        let (Some(None), Some(member)) = (self.replicas.get(replica), self.members.get(replica))
+        else {
+            return Ok(None);
+        };
+        let (listener, _) = listen(Some(member.peer.clone()))?;
+        let id = u16::try_from(replica).unwrap_or(u16::MAX);
+        let config = self.place.config(id, self.members.clone());
+        let running = start(config, machines, listener)?;
+        let handle = running.handle();
+        self.replicas[replica] = Some(running);
+        Ok(Some(handle))
     }
 
     /// The members, the protocol and its options, as a running replica knows them.
@@ -429,7 +494,7 @@ impl Cluster {
         let members = self.report()?.members;
         let is_free = |id: &usize| members.iter().all(|it| usize::from(it.id) != *id);
         let id = (0..).find(is_free).unwrap_or_default();
-        self.become_member(id, None, machine.machine())?;
+        self.become_member(id, None, &|_| machine.machine())?;
         Ok(id)
     }
 
@@ -447,7 +512,7 @@ impl Cluster {
             Some(Some(_)) => Err(Error::Change(format!(
                 "replica {replica} runs: only one that has stopped is replaced"
             ))),
-            Some(None) => self.become_member(replica, Some(replica), machine.machine()),
+            Some(None) => self.become_member(replica, Some(replica), &|_| machine.machine()),
         }
     }
 
@@ -476,7 +541,7 @@ impl Cluster {
         &mut self,
         id: usize,
         replaces: Option<usize>,
-        machine: Box<dyn StateMachine>,
+        machines: Machines<'_>,
     ) -> Result<(), Error> {
         let seeds = self.report()?.members;
         let seeds = seeds
@@ -497,9 +562,9 @@ impl Cluster {
             timeout: CHANGE_MAX,
         };
         config.peer_announce = Some(address.to_string());
-        join(&mut config, &*machine, Some(&wanted))
+        join(&mut config, &*machines(GroupId(0)), Some(&wanted))
             .map_err(|error| Error::Change(error.to_string()))?;
-        let running = start(config, machine, listener)?;
+        let running = start(config, machines, listener)?;
         let place = usize::from(id);
         if self.replicas.len() <= place {
             self.replicas.resize_with(place + 1, || None);

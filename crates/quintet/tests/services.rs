@@ -183,7 +183,7 @@ fn trimmed_version_is_refused_with_the_oldest_one() {
         .collect();
     let oldest = &done[2];
     let refused = CallError::Trimmed {
-        shard: "counter".to_owned(),
+        shard: "counter/0".to_owned(),
         oldest: oldest.version,
         time: oldest.time,
     };
@@ -348,4 +348,120 @@ fn answers_can_be_awaited() {
         std::thread::yield_now();
     };
     assert_eq!(told, Ok(100));
+}
+
+const SHARDS: &str = r#"
+[[subgroup]]
+name = "counter"
+service = "Counter"
+shards = 2
+members = { min = 1, max = 2 }
+
+[[subgroup]]
+name = "store"
+service = "Store"
+pin = [[0, 1, 2]]
+protocol = "multipaxos"
+"#;
+
+fn divided(directory: &std::path::Path) -> Group {
+    let group = Group::local(5).layout(SHARDS).directory(directory);
+    let group = group.serve::<Counter>().serve::<Store>();
+    let group = group.start().expect("it starts");
+    group
+        .wait_ready(Duration::from_secs(30))
+        .expect("all answer");
+    group
+}
+
+#[test]
+fn shards_of_two_services_outlive_members() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let group = divided(directory.path());
+    let counters = group.all::<Counter>("counter").expect("there are two");
+    let store = group
+        .shard_of::<Store>("store", "any")
+        .expect("there is one");
+    let mut made = Vec::new();
+    for (counter, by) in counters.iter().zip(1..) {
+        made.push(counter.ordered().add(by).done().expect("added"));
+    }
+    store
+        .ordered()
+        .put("a".to_owned(), b"1")
+        .wait()
+        .expect("put");
+    for member in 0..5 {
+        group.stop_member(member);
+        group
+            .wait_ready(Duration::from_secs(30))
+            .expect("the others suffice");
+        for (counter, by) in counters.iter().zip(1..) {
+            assert_eq!(counter.ordered().add(0).wait(), Ok(by), "without {member}");
+        }
+        let put = store.ordered().put("a".to_owned(), &[member as u8]).wait();
+        put.expect("the others suffice");
+        group.restart_member(member).expect("it starts");
+        group
+            .wait_ready(Duration::from_secs(30))
+            .expect("all answer");
+    }
+    drop(group);
+    let group = divided(directory.path());
+    let counters = group.all::<Counter>("counter").expect("there are two");
+    for ((counter, made), by) in counters.iter().zip(made).zip(1..) {
+        for member in 0..5 {
+            let counter = counter.member(member);
+            assert_eq!(counter.query().value().wait(), Ok(by));
+            assert_eq!(counter.at(made.version).value().wait(), Ok(by));
+            assert_eq!(counter.at(made.time).value().wait(), Ok(by));
+            assert_eq!(counter.at(Version(0)).value().wait(), Ok(0));
+        }
+    }
+}
+
+#[test]
+fn keys_are_spread_over_shards_and_always_the_same() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let group = divided(directory.path());
+    let of = |key: &str| format!("{:?}", group.shard_of::<Counter>("counter", key));
+    let mut seen = std::collections::BTreeSet::new();
+    for number in 0..50 {
+        let key = format!("key {number}");
+        assert_eq!(of(&key), of(&key));
+        seen.insert(of(&key));
+    }
+    assert_eq!(seen.len(), 2);
+}
+
+#[test]
+fn layout_that_does_not_fit_the_services_is_refused() {
+    let start = |layout: &str| {
+        let group = Group::local(3).layout(layout).serve::<Counter>();
+        group.start().expect_err("it is refused").to_string()
+    };
+    for (layout, why) in [
+        ("[[subgroup]]", "missing field `name`"),
+        ("[[subgroup]]\nname = 'a'", "names no service"),
+        (
+            "[[subgroup]]\nname = 'a'\nservice = 'Store'",
+            "it has Counter",
+        ),
+        (
+            "[[subgroup]]\nname = 'a'\nservice = 'Counter'\nprefix = 'a'",
+            "leave 'prefix' away",
+        ),
+        (
+            "[[subgroup]]\nname = 'a'\nservice = 'Counter'\npin = [[7]]",
+            "there is no replica 7",
+        ),
+    ] {
+        let refused = start(layout);
+        assert!(refused.contains(why), "{layout}: {refused}");
+    }
+    let none = Group::local(3)
+        .start()
+        .expect_err("nothing to run")
+        .to_string();
+    assert!(none.contains("one service"), "{none}");
 }

@@ -225,19 +225,20 @@ impl Payload {
         self.start == ROOM
     }
 
-    /// A batch of a command with this payload and nothing else.
+    /// A batch of this group with a command with this payload and nothing else.
     ///
     /// # Panics
     /// When the payload is 4 GiB or longer.
     #[must_use]
     pub fn into_batch(
         self,
+        group: GroupId,
         command: CommandId,
         frontend: FrontendId,
         batch: BatchId,
         level: Level,
     ) -> Bytes {
-        let mut head = BatchBuilder::new();
+        let mut head = BatchBuilder::of(group);
         head.push(command, RequestKind::Command, 0, &[]);
         let length = u32::try_from(self.len()).expect("payloads are below 4 GiB");
         head.bytes[ROOM - 4..].copy_from_slice(&length.to_le_bytes());
@@ -632,7 +633,10 @@ mod tests {
             assert!(copied.has_room() && !kept.has_room());
             for one in [copied, kept] {
                 assert_eq!(*one, *payload);
-                assert_eq!(one.into_batch(command, frontend, batch, level), expected);
+                assert_eq!(
+                    one.into_batch(GroupId(0), command, frontend, batch, level),
+                    expected
+                );
             }
         }
     }

@@ -594,6 +594,14 @@ impl Config {
             durability: self.durability,
         });
         let mut layout = layout.map_err(refuse)?;
+        let mut subgroups = layout.subgroups.iter();
+        let of_service = subgroups.find_map(|it| Some((&it.name, it.service.as_ref()?)));
+        if let (Some((name, service)), Some(_)) = (of_service, self.redis_listen) {
+            return Err(refuse(format!(
+                "subgroup '{name}': service '{service}' runs in a program of its own, and this one \
+                 serves Redis clients; leave 'service' away, or set no redis_listen"
+            )));
+        }
         for subgroup in &mut layout.subgroups {
             let (name, protocol) = (&subgroup.name, &subgroup.protocol);
             let wrong = |why: String| refuse(format!("subgroup '{name}': {why}"));

@@ -38,6 +38,8 @@ pub struct Subgroup {
     pub name: String,
     /// It has the keys that begin with this; the longest prefix counts.
     pub prefix: String,
+    /// The service that its shards run, by name; without one they have keys of the Redis store.
+    pub service: Option<String>,
     /// The members of each shard, ascending; the candidates where members follow the view.
     pub shards: Vec<Vec<ReplicaId>>,
     /// The cluster's protocol serves these shards, too, and its views say which members they have.
@@ -102,6 +104,8 @@ pub struct SubgroupFile {
     /// As [`Subgroup::prefix`].
     #[serde(default)]
     pub prefix: String,
+    /// As [`Subgroup::service`].
+    pub service: Option<String>,
     /// How many shards; as many as `pin` has, or else one.
     pub shards: Option<usize>,
     /// How many members each shard has: three, or all replicas where there are fewer. With a minimum
@@ -197,6 +201,7 @@ impl SubgroupFile {
         Ok(Subgroup {
             name: self.name.clone(),
             prefix: self.prefix.clone(),
+            service: self.service.clone(),
             shards: self.members_of_shards(cluster.replicas)?,
             view: match self.members {
                 Some(MembersFile::Viewed(range)) => Some(range),
@@ -267,6 +272,17 @@ impl SubgroupFile {
         };
         Ok((0..shards).map(of).collect())
     }
+}
+
+/// The shard of a service that has this key, of `shards` ones: CRC-32C modulo their number, the same
+/// in every language.
+///
+/// # Panics
+/// When there are none.
+#[must_use]
+pub fn shard_of(key: &[u8], shards: usize) -> usize {
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, key);
+    (crc % shards as u64) as usize
 }
 
 /// The slot of a key.
@@ -345,7 +361,17 @@ impl Layout {
             if earlier.iter().any(|it| it.name == *name) {
                 return Err(format!("two subgroups are called '{name}'"));
             }
-            if let Some(other) = earlier.iter().find(|it| it.prefix == subgroup.prefix) {
+            if subgroup.service.is_some() {
+                if !subgroup.prefix.is_empty() {
+                    return Err(format!(
+                        "subgroup '{name}': the caller of a service names the shard: leave 'prefix' \
+                         away"
+                    ));
+                }
+                continue;
+            }
+            let mut earlier = earlier.iter().filter(|it| it.service.is_none());
+            if let Some(other) = earlier.find(|it| it.prefix == subgroup.prefix) {
                 let (prefix, other) = (&subgroup.prefix, &other.name);
                 return Err(format!(
                     "subgroups '{other}' and '{name}' have the same prefix '{prefix}': give one of \
@@ -353,7 +379,9 @@ impl Layout {
                 ));
             }
         }
-        if self.subgroups.iter().all(|it| !it.prefix.is_empty()) {
+        let mut of_keys = self.subgroups.iter().filter(|it| it.service.is_none());
+        let (first, has_rest) = (of_keys.next(), of_keys.any(|it| it.prefix.is_empty()));
+        if first.is_some_and(|first| !first.prefix.is_empty() && !has_rest) {
             return Err(
                 "every subgroup has a prefix, so that keys with another one belong nowhere: leave \
                  the prefix of one of them away"
@@ -379,6 +407,9 @@ impl Layout {
             }
             if let Some(Range { min, max }) = of.view {
                 let _ = write!(text, ":{min}..{max}");
+            }
+            if let Some(service) = &of.service {
+                let _ = write!(text, ":service={service}");
             }
             let _ = write!(text, ":{};", of.prefix);
         }
@@ -426,6 +457,7 @@ mod tests {
         Subgroup {
             name: name.to_owned(),
             prefix: prefix.to_owned(),
+            service: None,
             shards: shards.iter().map(members).collect(),
             view: None,
             protocol: "multipaxos".to_owned(),

@@ -14,16 +14,18 @@
 
 use crate::{SubmitError, config::time_for, mail::Request};
 use quintet_replica::{
-    BatchBuilder, BatchId, Bytes, CommandId, FrontendId, Level, Outcome, Payload, RequestKind,
-    RequestStatus, Results, SessionId, Submission, Time, limits,
+    BatchBuilder, BatchId, Bytes, CommandId, FrontendId, GroupId, Level, Outcome, Payload,
+    RequestKind, RequestStatus, Results, SessionId, Submission, Time, limits,
 };
 use std::{
     collections::{HashMap, VecDeque},
     time::Duration,
 };
 
-/// The port's batches are numbered from here, so that they differ from a gateway's.
+/// The port's batches are numbered from here, so that they differ from a gateway's: each group's own
+/// with the group's number in these bits.
 pub(crate) const PORT_BATCHES: u64 = 1 << 62;
+const GROUP_SHIFT: u32 = 44;
 /// The session window allows no more requests in one batch.
 const BATCH_REQUESTS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = limits::BATCH_GATHERED;
@@ -49,8 +51,66 @@ struct Ordered {
     requests: Vec<Waiting>,
 }
 
+/// A port for each group: of group 0, and of the shards of a layout in their order.
+pub(crate) struct Ports(Vec<Port>);
+
+impl Ports {
+    /// For `shards` shards beside group 0. `make` makes a port with an owner of its own.
+    pub fn new(shards: usize, make: impl Fn() -> Port) -> Self {
+        let groups = (0..=shards as u32).map(GroupId);
+        Self(groups.map(|group| make().of_group(group)).collect())
+    }
+
+    /// A request for this group.
+    pub fn push(&mut self, group: GroupId, request: Request, now: Time) {
+        match self.0.get_mut(group.0 as usize) {
+            Some(port) => port.push(request, now),
+            None => request.finish(Err(SubmitError::Stopped)),
+        }
+    }
+
+    /// See [`Port::begin_shutdown`].
+    pub fn begin_shutdown(&mut self) {
+        self.0.iter_mut().for_each(Port::begin_shutdown);
+    }
+
+    /// See [`Port::idle`].
+    pub fn idle(&self) -> bool {
+        self.0.iter().all(Port::idle)
+    }
+
+    /// See [`Port::collect`].
+    pub fn collect(&mut self, now: Time, submissions: &mut Vec<Submission>) {
+        for port in &mut self.0 {
+            port.collect(now, submissions);
+        }
+    }
+
+    /// See [`Port::on_done`].
+    pub fn on_done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
+        let group = (batch.0 - PORT_BATCHES) >> GROUP_SHIFT;
+        if let Some(port) = self.0.get_mut(group as usize) {
+            port.on_done(batch, outcome, now);
+        }
+    }
+
+    /// See [`Port::next_deadline`].
+    pub fn next_deadline(&self) -> Time {
+        let deadlines = self.0.iter().map(Port::next_deadline);
+        deadlines.min().unwrap_or(Time::NEVER)
+    }
+
+    /// See [`Port::on_time`].
+    pub fn on_time(&mut self, now: Time) {
+        for port in &mut self.0 {
+            port.on_time(now);
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct Port {
+    group: GroupId,
     frontend: FrontendId,
     deadline: Duration,
     lifetime: Duration,
@@ -83,6 +143,7 @@ impl Port {
     ) -> Self {
         let owner = owner.max(1);
         Self {
+            group: GroupId(0),
             frontend,
             deadline,
             lifetime,
@@ -108,6 +169,14 @@ impl Port {
     /// The same for a configuration with values of this many bytes.
     pub const fn with_values(mut self, value_bytes_max: usize) -> Self {
         self.request_bytes_max = limits::request_bytes_max(value_bytes_max);
+        self
+    }
+
+    /// The same for the batches of this group.
+    fn of_group(mut self, group: GroupId) -> Self {
+        self.group = group;
+        self.batch_next = PORT_BATCHES + (u64::from(group.0) << GROUP_SHIFT);
+        self.builder = BatchBuilder::of(group);
         self
     }
 
@@ -302,7 +371,7 @@ impl Port {
         self.sequence_next += 1;
         let command = CommandId { session, sequence };
         let (batch, level) = (self.batch_id(), Level::Ordered);
-        let bytes = payload.into_batch(command, self.frontend, batch, level);
+        let bytes = payload.into_batch(self.group, command, self.frontend, batch, level);
         submissions.push(Submission {
             id: batch,
             level,

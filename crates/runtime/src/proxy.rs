@@ -11,7 +11,7 @@ use crate::{
     descriptors,
     event_loop::{self, Apart, ProxyParts, ProxyWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
     mail::Mailbox,
-    port::Port,
+    port::{Port, Ports},
     replica::{Handle, gateway_config, guarded, listen_to_clients},
     server::{AdminOptions, Gateway},
     terms,
@@ -149,20 +149,19 @@ impl Proxy {
             let config = gateway_config(config, address);
             (Gateway::new(config, frontend, random()), listener)
         });
-        let port = Port::new(
-            frontend,
-            (random(), unix_time()),
-            config.client_deadline,
-            config.session_lifetime,
-        )
-        .with_values(config.limits.value_bytes_max);
+        let ports = Ports::new(0, || {
+            let owner = (random(), unix_time());
+            let (deadline, lifetime) = (config.client_deadline, config.session_lifetime);
+            Port::new(frontend, owner, deadline, lifetime)
+                .with_values(config.limits.value_bytes_max)
+        });
         let shell = ShellParts {
             poll,
             mailbox,
             mailer,
             tcp,
             server,
-            port,
+            ports,
             published,
             spin_max: config.spin_max,
             apart,

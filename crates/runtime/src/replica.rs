@@ -20,7 +20,7 @@ use crate::{
     journal_files::{FileDisk, FileError},
     journal_thread::JournalThread,
     mail::{Mail, Mailbox, Mailer, Request, Waiter},
-    port::Port,
+    port::{Port, Ports},
     server::{
         Admin, AdminOptions, ChangeReport, ChangeRequest, Exposition, Gateway, GatewayConfig,
         KeyShards, NodePort, SnapshotReport, StatusReport,
@@ -236,6 +236,9 @@ pub struct Addresses {
     pub peer: SocketAddr,
 }
 
+/// Makes the state machine of a group.
+pub(crate) type Machines<'a> = &'a mut dyn FnMut(GroupId) -> Box<dyn StateMachine>;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Replica;
@@ -263,29 +266,31 @@ impl Replica {
             let why = "layout: the keys are divided, and there is one state machine";
             return Err(StartError::Config(why.to_owned()));
         }
-        Self::start_with(config, &mut Some(machine).into_iter(), listeners)
+        let mut machine = Some(machine);
+        let mut only = |_| machine.take().expect("group 0 is the only one");
+        Self::start_with(config, &mut only, listeners)
     }
 
-    /// The same with a state machine for each group that this replica may take part in: first that
-    /// of group 0, then those of the shards of [`Config::layout`] whose member it is.
+    /// The same with a state machine for each group that this replica may take part in: group 0, and
+    /// the shards of [`Config::layout`] whose member it is or may become.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
     pub fn start_divided(
         config: Config,
-        machine: impl FnMut() -> Box<dyn StateMachine>,
+        mut machine: impl FnMut(GroupId) -> Box<dyn StateMachine>,
         listeners: Listeners,
     ) -> Result<Running, StartError> {
-        Self::start_with(config, &mut std::iter::repeat_with(machine), listeners)
+        Self::start_with(config, &mut machine, listeners)
     }
 
     fn start_with(
         mut config: Config,
-        machines: &mut dyn Iterator<Item = Box<dyn StateMachine>>,
+        machines: Machines<'_>,
         listeners: Listeners,
     ) -> Result<Running, StartError> {
         let entry = config.check()?;
-        let mut machine = machines.next().expect("a machine of group 0");
+        let mut machine = machines(GroupId(0));
         config.settle_layout()?;
         let is_new = stored_epoch(&config.data).is_none();
         let in_memory = config.durability == Durability::Memory || config.has_shards_in_memory();
@@ -551,10 +556,7 @@ fn no_remedy_yet(lost: &str) -> String {
 fn assemble(
     config: &Config,
     (entry, descriptor, base): (&'static Entry, Descriptor, Executed),
-    (machine, machines): (
-        Box<dyn StateMachine>,
-        &mut dyn Iterator<Item = Box<dyn StateMachine>>,
-    ),
+    (machine, machines): (Box<dyn StateMachine>, Machines<'_>),
     (mut data, poll, mailbox, mailer): (Data, mio::Poll, Mailbox, Mailer),
     (peer, redis): (TcpListener, Option<(TcpListener, SocketAddr)>),
     published: Arc<Published>,
@@ -737,14 +739,11 @@ fn assemble(
             listener,
         )
     });
-    let owner = (random(), unix_time());
-    let port = Port::new(
-        frontend,
-        owner,
-        config.client_deadline,
-        config.session_lifetime,
-    )
-    .with_values(config.limits.value_bytes_max);
+    let ports = Ports::new(shards.len(), || {
+        let owner = (random(), unix_time());
+        let (deadline, lifetime) = (config.client_deadline, config.session_lifetime);
+        Port::new(frontend, owner, deadline, lifetime).with_values(config.limits.value_bytes_max)
+    });
     let world = RuntimeWorld {
         clock,
         rooms: vec![Cell::new(0); config.members.len()],
@@ -756,7 +755,7 @@ fn assemble(
         mailer,
         tcp,
         server,
-        port,
+        ports,
         published,
         spin_max: config.spin_max,
         apart,
@@ -896,6 +895,15 @@ impl Handle {
             mailer,
             published,
             patience: deadline + Duration::from_secs(5),
+        }
+    }
+
+    /// The same for the commands of this group: a shard of [`Config::layout`].
+    #[must_use]
+    pub fn in_group(&self, group: GroupId) -> Self {
+        Self {
+            mailer: self.mailer.of_group(group),
+            ..self.clone()
         }
     }
 

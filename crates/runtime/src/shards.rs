@@ -14,6 +14,7 @@ use crate::{
     event_loop::{MemberParts, ShardAbout, ShardPart},
     layout::Layout,
     mail::Mailer,
+    replica::Machines,
     snapshots::Snapshots,
     survey::Survey,
     terms,
@@ -44,7 +45,7 @@ impl Plan {
         config: &Config,
         layout: &Layout,
         top: &Descriptor,
-        machines: &mut dyn Iterator<Item = Box<dyn StateMachine>>,
+        machines: Machines<'_>,
     ) -> Result<Vec<Self>, StartError> {
         let plan = |shard: crate::layout::Shard<'_>| {
             let (of, members) = (shard.subgroup, shard.members());
@@ -52,7 +53,7 @@ impl Plan {
             let is_shared = of.view.is_some();
             // Any replica may become a member.
             let mut machine = match members.contains(config.id) || is_shared {
-                true => machines.next(),
+                true => Some(machines(shard.group)),
                 false => None,
             };
             if let Some(machine) = &mut machine {

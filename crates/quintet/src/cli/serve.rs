@@ -133,7 +133,7 @@ pub fn serve(
 ) -> Outcome {
     let (id, members) = (config.id.0, config.members.len());
     let store = config.clone();
-    let machine = move || crate::cli::store(&store);
+    let machine = move |_| crate::cli::store(&store);
     let running = Replica::start_divided(config, machine, Listeners::default()).map_err(refusal)?;
     let addresses = running.addresses();
     tracing::info!(

@@ -10,9 +10,18 @@ pub enum CallError {
     /// Perhaps executed: no answer came in time.
     #[error("no answer in time: the call may or may not have been executed")]
     Uncertain,
-    /// Too few members are running.
-    #[error("no quorum: the call was not executed")]
-    NoQuorum,
+    /// Too few members of the shard are running, or too few of those have its log.
+    #[error("shard '{shard}' has too few members: the call was not executed")]
+    NoQuorum {
+        /// The shard.
+        shard: String,
+    },
+    /// Some shards do not answer.
+    #[error("these shards have too few members: {shards}")]
+    NotReady {
+        /// Their names.
+        shards: String,
+    },
     /// Too much is in progress.
     #[error("too many calls are in progress: the call was not executed")]
     Busy,
@@ -112,10 +121,12 @@ impl CallError {
     }
 }
 
-impl From<SubmitError> for CallError {
-    fn from(error: SubmitError) -> Self {
+impl CallError {
+    pub(super) fn of(error: SubmitError, shard: &str) -> Self {
         match error {
-            SubmitError::NoQuorum => Self::NoQuorum,
+            SubmitError::NoQuorum => Self::NoQuorum {
+                shard: shard.to_owned(),
+            },
             SubmitError::Uncertain => Self::Uncertain,
             SubmitError::Busy => Self::Busy,
             SubmitError::TooLarge { bytes, bytes_max } => Self::TooLarge { bytes, bytes_max },

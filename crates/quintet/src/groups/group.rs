@@ -13,9 +13,15 @@ use super::{
     pending::Answering,
     service::{FieldOf, HasHistory, Methods, Reply, Versioned},
 };
-use crate::{Cluster, Error, cluster::Local, small::Replicated};
-use quintet_replica::{CommandTime, Level, StateMachine, past::Asking};
-use quintet_runtime::{Handle, Running, StatusReport, SubmitError};
+use crate::{Cluster, Error, cluster::Local};
+use quintet_replica::{
+    At, CommandTime, GroupId, Level, RestoreError, SnapshotProgress, StateMachine, Terms,
+    past::Asking,
+};
+use quintet_runtime::{
+    Handle, StartError, StatusReport, SubmitError,
+    layout::{self, Layout, LayoutFile},
+};
 use serde::Serialize;
 use std::{
     any::TypeId,
@@ -23,12 +29,11 @@ use std::{
     marker::PhantomData,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
-use tempfile::TempDir;
 
 /// The settings of a group that is yet to be started.
 #[derive(Clone, Debug)]
@@ -36,6 +41,34 @@ pub struct LocalGroup {
     local: Local,
     deadline: Duration,
     retention: Retention,
+    layout: Option<String>,
+    services: Vec<ServiceEntry>,
+    /// The name of the one shard where there is no layout.
+    one_name: String,
+}
+
+/// A service that a group can run.
+#[derive(Clone, Copy)]
+struct ServiceEntry {
+    name: &'static str,
+    id: fn() -> TypeId,
+    machine: fn(Retention) -> Box<dyn StateMachine>,
+}
+
+impl fmt::Debug for ServiceEntry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+impl ServiceEntry {
+    fn of<S: Methods>() -> Self {
+        Self {
+            name: S::NAME,
+            id: TypeId::of::<S>,
+            machine: |retention| Box::new(ServiceMachine::<S>::new(retention)),
+        }
+    }
 }
 
 impl LocalGroup {
@@ -70,109 +103,201 @@ impl LocalGroup {
         self
     }
 
-    /// How much of the past is kept.
+    /// How much of the past each shard keeps.
     #[must_use]
     pub const fn retain(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self
     }
 
-    /// One shard of this service, of which every member of the group is a member.
+    /// Divides the group into shards: the text of a layout, in TOML, whose subgroups name the
+    /// `service` that their shards run.
     #[must_use]
-    pub fn one<S: Methods>(self, name: &str) -> OneService<S> {
-        OneService {
-            group: self,
-            name: name.into(),
-            service: PhantomData,
-        }
+    pub fn layout(mut self, text: impl Into<String>) -> Self {
+        self.layout = Some(text.into());
+        self
     }
-}
 
-/// A group of one shard that is yet to be started.
-pub struct OneService<S> {
-    group: LocalGroup,
-    name: Arc<str>,
-    service: PhantomData<fn() -> S>,
-}
-
-impl<S: Methods> fmt::Debug for OneService<S> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut one = formatter.debug_struct("OneService");
-        one.field("service", &S::NAME).field("name", &self.name);
-        one.finish_non_exhaustive()
+    /// A service that the layout names.
+    #[must_use]
+    pub fn serve<S: Methods>(mut self) -> Self {
+        self.services.push(ServiceEntry::of::<S>());
+        self
     }
-}
 
-/// Machines of a service.
-struct Machines<S> {
-    retention: Retention,
-    service: PhantomData<fn() -> S>,
-}
-
-impl<S> Clone for Machines<S> {
-    fn clone(&self) -> Self {
-        Self { ..*self }
+    /// One shard of this service, called `NAME/0`, of which every member of the group is a member.
+    #[must_use]
+    pub fn one<S: Methods>(mut self, name: &str) -> Self {
+        self.services = vec![ServiceEntry::of::<S>()];
+        self.layout = None;
+        name.clone_into(&mut self.one_name);
+        self
     }
-}
 
-impl<S: Methods> Replicated<()> for Machines<S> {
-    fn machine(&self) -> Box<dyn StateMachine> {
-        Box::new(ServiceMachine::<S>::new(self.retention))
-    }
-}
-
-impl<S: Methods> OneService<S> {
     /// Starts the members.
     ///
     /// # Errors
-    /// [`Error::Start`] when a setting is invalid or the directory belongs to another service,
+    /// [`Error::Start`] when a setting is invalid or the directory belongs to other services,
     /// [`Error::System`] when the operating system refuses. Nothing is left running then.
     pub fn start(self) -> Result<Group, Error> {
-        let machines = Machines::<S> {
-            retention: self.group.retention,
-            service: PhantomData,
+        let retention = self.retention;
+        let wrong = |why: String| Error::Start(StartError::Config(why));
+        let mut local = self.local.clone();
+        let (shards, factories) = match &self.layout {
+            None => {
+                let [service] = &self.services[..] else {
+                    let why = "a group has one service (one), or a layout that names its services";
+                    return Err(wrong(why.to_owned()));
+                };
+                let shard = ShardEntry::new(&self.one_name, 0, 1, GroupId(0), *service);
+                (vec![shard], vec![*service])
+            }
+            Some(text) => {
+                let layout: LayoutFile =
+                    toml::from_str(text).map_err(|error| wrong(format!("layout: {error}")))?;
+                local = local.layout(layout);
+                let layout = local.checked_layout()?;
+                let shards = self.shards_of(&layout).map_err(wrong)?;
+                let factories = shards.iter().map(|shard| shard.service).collect();
+                (shards, factories)
+            }
         };
-        let (running, temporary) = self.group.local.start(machines)?.into_parts();
-        let handles = running.iter().flatten().map(Running::handle).collect();
+        let is_divided = self.layout.is_some();
+        let terms = shards.iter().flat_map(|shard| {
+            let machine = (shard.service.machine)(retention);
+            let of = shard.name.clone();
+            let terms = machine.terms().into_iter();
+            terms.map(move |(name, number)| (format!("{of}: {name}"), number))
+        });
+        let terms: Terms = terms.collect();
+        let machines: SharedMachines = Arc::new(move |group| match group.0 {
+            0 if is_divided => Box::new(Above(terms.clone())),
+            number => {
+                let place = (number as usize).saturating_sub(usize::from(is_divided));
+                let service: &ServiceEntry = &factories[place];
+                (service.machine)(retention)
+            }
+        });
+        let cluster = local.start_with(&*machines)?;
+        let handles = cluster.handles();
         Ok(Group {
-            shards: vec![ShardEntry {
-                name: self.name.clone(),
-                service: TypeId::of::<S>(),
-            }],
-            members: running.into_iter().map(Mutex::new).collect(),
+            shards,
+            machines,
             calls: Arc::new(Calls {
-                handles,
+                handles: handles.into_iter().map(RwLock::new).collect(),
                 turn: AtomicUsize::new(0),
-                deadline: self.group.deadline,
+                deadline: self.deadline,
             }),
-            _temporary: temporary,
+            cluster: Mutex::new(cluster),
         })
+    }
+
+    /// The shards of a layout, each with its service.
+    fn shards_of(&self, layout: &Layout) -> Result<Vec<ShardEntry>, String> {
+        let shards = layout.shards().map(|shard| {
+            let (of, name) = (shard.subgroup, &shard.subgroup.name);
+            let Some(service) = &of.service else {
+                return Err(format!("layout: subgroup '{name}' names no service"));
+            };
+            let mut known = self.services.iter();
+            let Some(entry) = known.find(|it| it.name == *service) else {
+                let known: Vec<_> = self.services.iter().map(|it| it.name).collect();
+                return Err(format!(
+                    "layout: subgroup '{name}': this program has no service '{service}'; it has {}",
+                    known.join(", ")
+                ));
+            };
+            let count = of.shards.len();
+            Ok(ShardEntry::new(
+                name,
+                shard.number,
+                count,
+                shard.group,
+                *entry,
+            ))
+        });
+        shards.collect()
+    }
+}
+
+type SharedMachines = Arc<dyn Fn(GroupId) -> Box<dyn StateMachine> + Send + Sync>;
+
+/// The machine of group 0 above shards: it has no state, and the terms of all services.
+struct Above(Terms);
+
+impl StateMachine for Above {
+    fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn terms(&self) -> Terms {
+        self.0.clone()
+    }
+    fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
+        SnapshotProgress::Done
+    }
+    fn restore_chunk(&mut self, _: &[u8]) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn finish_restore(&mut self) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn digest(&self) -> u128 {
+        0
     }
 }
 
 #[derive(Debug)]
 struct ShardEntry {
+    subgroup: Arc<str>,
+    number: usize,
+    /// How many shards its subgroup has.
+    count: usize,
+    /// SUBGROUP/NUMBER.
     name: Arc<str>,
-    service: TypeId,
+    group: GroupId,
+    service: ServiceEntry,
+}
+
+impl ShardEntry {
+    fn new(
+        subgroup: &str,
+        number: usize,
+        count: usize,
+        group: GroupId,
+        service: ServiceEntry,
+    ) -> Self {
+        Self {
+            subgroup: subgroup.into(),
+            number,
+            count,
+            name: format!("{subgroup}/{number}").into(),
+            group,
+            service,
+        }
+    }
 }
 
 /// Ways to the members, shared by the handles of shards.
 #[derive(Debug)]
 struct Calls {
-    handles: Vec<Handle>,
+    handles: Vec<RwLock<Option<Handle>>>,
     turn: AtomicUsize,
     deadline: Duration,
 }
 
 /// A running group in this process. Dropping it stops its members; handles of its shards may be kept
 /// and answer [`CallError::Stopped`] then.
-#[derive(Debug)]
 pub struct Group {
     shards: Vec<ShardEntry>,
-    members: Vec<Mutex<Option<Running>>>,
+    machines: SharedMachines,
     calls: Arc<Calls>,
-    /// Behind the members: removed once they have stopped.
-    _temporary: Option<TempDir>,
+    cluster: Mutex<Cluster>,
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut group = formatter.debug_struct("Group");
+        group.field("shards", &self.shards).finish_non_exhaustive()
+    }
 }
 
 impl Group {
@@ -183,49 +308,121 @@ impl Group {
             local: Cluster::local(members).protocol("derecho"),
             deadline: Duration::from_secs(10),
             retention: Retention::default(),
+            layout: None,
+            services: Vec::new(),
+            one_name: String::new(),
         }
     }
 
-    /// A handle of a shard.
+    /// A handle of the shard `SUBGROUP/NUMBER`.
     ///
     /// # Errors
     /// [`CallError::NoSuchShard`].
-    pub fn shard<S: Methods>(&self, name: &str, number: usize) -> Result<Shard<S>, CallError> {
-        let mut shards = self.shards.iter();
-        let is_it = |entry: &&ShardEntry| {
-            number == 0 && *entry.name == *name && entry.service == TypeId::of::<S>()
-        };
-        let entry = shards.find(is_it).ok_or_else(|| CallError::NoSuchShard {
-            shard: format!("{name}/{number}"),
+    pub fn shard<S: Methods>(&self, subgroup: &str, number: usize) -> Result<Shard<S>, CallError> {
+        let mut shards = self.shards_of::<S>(subgroup);
+        let entry = shards.find(|entry| entry.number == number);
+        let entry = entry.ok_or_else(|| CallError::NoSuchShard {
+            shard: format!("{subgroup}/{number}"),
             service: S::NAME,
         })?;
-        Ok(Shard {
+        Ok(self.handle(entry))
+    }
+
+    /// A handle of the shard of a subgroup that has this key: CRC-32C of the key modulo the number of
+    /// shards.
+    ///
+    /// # Errors
+    /// [`CallError::NoSuchShard`].
+    pub fn shard_of<S: Methods>(
+        &self,
+        subgroup: &str,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Shard<S>, CallError> {
+        let count = self
+            .shards_of::<S>(subgroup)
+            .next()
+            .map_or(1, |it| it.count);
+        self.shard(subgroup, layout::shard_of(key.as_ref(), count))
+    }
+
+    /// Handles of all shards of a subgroup, in their order.
+    ///
+    /// # Errors
+    /// [`CallError::NoSuchShard`].
+    pub fn all<S: Methods>(&self, subgroup: &str) -> Result<Vec<Shard<S>>, CallError> {
+        self.shard::<S>(subgroup, 0)?;
+        let shards = self.shards_of::<S>(subgroup);
+        Ok(shards.map(|entry| self.handle(entry)).collect())
+    }
+
+    fn shards_of<S: Methods>(&self, subgroup: &str) -> impl Iterator<Item = &ShardEntry> {
+        let is_it = move |entry: &&ShardEntry| {
+            *entry.subgroup == *subgroup && (entry.service.id)() == TypeId::of::<S>()
+        };
+        self.shards.iter().filter(is_it)
+    }
+
+    fn handle<S>(&self, entry: &ShardEntry) -> Shard<S> {
+        Shard {
             calls: self.calls.clone(),
             name: entry.name.clone(),
+            group: entry.group,
             route: Route::default(),
             service: PhantomData,
-        })
+        }
+    }
+
+    /// Waits until every shard answers.
+    ///
+    /// # Errors
+    /// [`CallError::NotReady`] names those that do not within `timeout`.
+    pub fn wait_ready(&self, timeout: Duration) -> Result<(), CallError> {
+        let ends = Instant::now() + timeout;
+        let mut missing: Vec<&ShardEntry> = self.shards.iter().collect();
+        loop {
+            let left = ends.saturating_duration_since(Instant::now());
+            let wait = left.min(Duration::from_secs(1));
+            missing.retain(|entry| !self.calls.answers(entry.group, wait));
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if left.is_zero() {
+                let names: Vec<_> = missing.iter().map(|entry| &*entry.name).collect();
+                return Err(CallError::NotReady {
+                    shards: names.join(", "),
+                });
+            }
+        }
     }
 
     /// Stops one member, as if its process had been told to end; the others continue. One that has
     /// stopped already is ignored.
     pub fn stop_member(&self, member: usize) {
-        let running = self.members.get(member).and_then(|slot| {
-            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-            slot.take()
-        });
+        let running = self.lock().take(member);
         // It is waited for with no lock held.
         drop(running);
+    }
+
+    /// Starts a member again that has stopped. One that runs is ignored.
+    ///
+    /// # Errors
+    /// As [`LocalGroup::start`].
+    pub fn restart_member(&self, member: usize) -> Result<(), Error> {
+        let handle = self.lock().restart(member, &*self.machines)?;
+        if let (Some(slot), Some(handle)) = (self.calls.handles.get(member), handle) {
+            *slot.write().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+        }
+        Ok(())
     }
 
     /// The status of each running member.
     #[must_use]
     pub fn status(&self) -> Vec<StatusReport> {
-        let running = self.members.iter().filter_map(|slot| {
-            let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-            slot.as_ref().map(|running| running.handle().status())
-        });
-        running.collect()
+        self.lock().status().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cluster> {
+        self.cluster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -241,6 +438,7 @@ struct Route {
 pub struct Shard<S> {
     calls: Arc<Calls>,
     name: Arc<str>,
+    group: GroupId,
     route: Route,
     service: PhantomData<fn() -> S>,
 }
@@ -250,6 +448,7 @@ impl<S> Clone for Shard<S> {
         Self {
             calls: self.calls.clone(),
             name: self.name.clone(),
+            group: self.group,
             route: self.route,
             service: PhantomData,
         }
@@ -409,8 +608,7 @@ impl<S: Methods> Shard<S> {
             Some(When::Time(time)) => (Kind::QueryAtTime, Asking::new(time.0)),
         };
         let payload = Call::encode(kind, method, arguments);
-        let members = self.members();
-        self.calls.ask_past(members, asking, payload, answering);
+        self.calls.ask_past(self.to(), asking, payload, answering);
         pending
     }
 
@@ -429,48 +627,83 @@ impl<S: Methods> Shard<S> {
     }
 
     fn send(&self, level: Level, payload: Vec<u8>, answering: Answering) {
-        self.calls.send(self.members(), level, payload, answering);
+        self.calls.send(self.to(), level, payload, answering);
+    }
+
+    fn to(&self) -> To {
+        To {
+            shard: self.name.clone(),
+            group: self.group,
+            members: self.members(),
+        }
+    }
+}
+
+/// The shard that is asked, and the members that may be.
+struct To {
+    shard: Arc<str>,
+    group: GroupId,
+    members: Vec<usize>,
+}
+
+impl To {
+    fn refused(&self, error: SubmitError) -> CallError {
+        CallError::of(error, &self.shard)
     }
 }
 
 impl Calls {
+    fn handle(&self, member: usize, group: GroupId) -> Option<Handle> {
+        let handle = self.handles.get(member)?.read();
+        let handle = handle.unwrap_or_else(PoisonError::into_inner);
+        handle.as_ref().map(|handle| handle.in_group(group))
+    }
+
+    /// Whether a member could answer a read of this group.
+    fn answers(&self, group: GroupId, timeout: Duration) -> bool {
+        let mut handles = (0..self.handles.len()).filter_map(|it| self.handle(it, group));
+        handles.any(|handle| handle.probe(timeout))
+    }
+
     /// Asks the members in turn, until one has not stopped.
-    fn send(
-        self: &Arc<Self>,
-        mut members: Vec<usize>,
-        level: Level,
-        payload: Vec<u8>,
-        answering: Answering,
-    ) {
-        if members.is_empty() {
+    fn send(self: &Arc<Self>, mut to: To, level: Level, payload: Vec<u8>, answering: Answering) {
+        let Some(handle) = self.next(&mut to) else {
             return answering.answer(Err(CallError::Stopped));
-        }
-        let handle = &self.handles[members.remove(0)];
+        };
         let calls = self.clone();
         let again = payload.clone();
         handle.submit_with(level, payload, move |answer| match answer {
-            Err(SubmitError::Stopped) => calls.send(members, level, again, answering),
-            answer => answering.answer(answer.map_err(CallError::from)),
+            Err(SubmitError::Stopped) => calls.send(to, level, again, answering),
+            answer => answering.answer(answer.map_err(|error| to.refused(error))),
         });
     }
 
     /// The same for a read of the past.
     fn ask_past(
         self: &Arc<Self>,
-        mut members: Vec<usize>,
+        mut to: To,
         asking: Asking,
         payload: Vec<u8>,
         answering: Answering,
     ) {
-        if members.is_empty() {
+        let Some(handle) = self.next(&mut to) else {
             return answering.answer(Err(CallError::Stopped));
-        }
-        let handle = &self.handles[members.remove(0)];
+        };
         let calls = self.clone();
-        let again = payload.clone();
-        handle.query_past_with(asking, &payload, move |answer| match answer {
-            Err(SubmitError::Stopped) => calls.ask_past(members, asking, again, answering),
-            answer => answering.answer(answer.map_err(CallError::from)),
+        handle.query_past_with(asking, &payload.clone(), move |answer| match answer {
+            Err(SubmitError::Stopped) => calls.ask_past(to, asking, payload, answering),
+            answer => answering.answer(answer.map_err(|error| to.refused(error))),
         });
+    }
+
+    /// The next member that has not been removed.
+    fn next(&self, to: &mut To) -> Option<Handle> {
+        while !to.members.is_empty() {
+            let member = to.members.remove(0);
+            if let Some(handle) = self.handle(member, to.group) {
+                return Some(handle);
+            }
+        }
+        None
     }
 }

@@ -75,7 +75,7 @@ mod when;
 pub use call::{CallContext, Done};
 pub use error::CallError;
 pub use fields::{Field, Key, Persistent, PersistentMap, ServiceMap, Value, Volatile, VolatileMap};
-pub use group::{Change, Group, LocalGroup, OneService, Shard};
+pub use group::{Change, Group, LocalGroup, Shard};
 pub use machine::Retention;
 pub use pending::Pending;
 pub use quintet_groups_macros::{Service, service};

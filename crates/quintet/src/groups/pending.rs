@@ -107,7 +107,9 @@ impl<R: DeserializeOwned> Pending<R> {
             if left.is_zero() {
                 return Err(match self.is_ordered {
                     true => CallError::Uncertain,
-                    false => CallError::NoQuorum,
+                    false => CallError::NoQuorum {
+                        shard: self.shard.to_string(),
+                    },
                 });
             }
             let waited = self.shared.told.wait_timeout(state, left);

@@ -326,7 +326,7 @@ impl EventLoop {
                         self.input(Input::SnapshotFailed);
                     }
                 }
-                Mail::Submit(request) => self.submit(request, now),
+                Mail::Submit(request) => self.submit(group, request, now),
                 Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),
                 Mail::Change(request, waiter) => self.on_change(&request, waiter, now),
                 Mail::NoMember(reason) => {

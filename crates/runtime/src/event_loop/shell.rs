@@ -22,7 +22,7 @@ use crate::{
     data::Data,
     mail::{Mailbox, Mailer, Waiter},
     peer_clock::agree,
-    port::{PORT_BATCHES, Port},
+    port::{PORT_BATCHES, Ports},
     rings::Bell,
     server::{
         ChangeReport, Gateway, MemberReport, NodeView, PeerClockReport, PeerReport, StatusReport,
@@ -68,7 +68,7 @@ pub(crate) struct ShellParts {
     pub mailer: Mailer,
     pub tcp: Tcp,
     pub server: Option<(Gateway, std::net::TcpListener)>,
-    pub port: Port,
+    pub ports: Ports,
     pub published: Arc<Published>,
     pub spin_max: Duration,
     /// Peers and clients have threads of their own; nothing: one thread does everything.
@@ -145,7 +145,7 @@ pub(super) struct Shell {
     pub data: Option<Arc<Mutex<Data>>>,
     /// Wakes this thread when another has something for it.
     bell: Arc<Bell>,
-    pub port: Port,
+    pub ports: Ports,
     pub timers: Timers,
     published: Arc<Published>,
     /// The links when a report last began.
@@ -212,7 +212,7 @@ impl Shell {
             service,
             data,
             bell,
-            port: parts.port,
+            ports: parts.ports,
             timers: Timers::default(),
             published: parts.published,
             links: PeerFigures::default(),
@@ -274,8 +274,8 @@ impl Shell {
         if peers {
             self.peers.on_time(now);
         }
-        if self.port.next_deadline() <= now {
-            self.port.on_time(now);
+        if self.ports.next_deadline() <= now {
+            self.ports.on_time(now);
         }
         self.service.on_time(now);
         peers
@@ -294,7 +294,7 @@ impl Shell {
     pub fn collect(&mut self, clock: &Clock, now: Time, submissions: &mut Vec<Submission>) {
         let clock = self.clock_near(clock, now);
         self.service.collect(now, clock, submissions);
-        self.port.collect(now, submissions);
+        self.ports.collect(now, submissions);
         self.metrics.batches += submissions.len() as u64;
     }
 
@@ -365,7 +365,7 @@ impl Shell {
             _ => self.metrics.batches_failed += 1,
         }
         if batch.0 >= PORT_BATCHES {
-            self.port.on_done(batch, outcome, now);
+            self.ports.on_done(batch, outcome, now);
         } else {
             self.service.done(batch, outcome, now);
         }
@@ -589,7 +589,7 @@ impl Shell {
             Wake::Spin | Wake::Sleep => Time::NEVER,
         };
         precise = precise.min(self.peers.next_deadline());
-        let mut coarse = self.port.next_deadline();
+        let mut coarse = self.ports.next_deadline();
         // Heartbeats and time-outs may be a millisecond late; rounds and deadlines may not.
         let timer = self.timers.next(now, || clock.reading().now);
         if timer.since(now) < PRECISE_MAX {
@@ -627,13 +627,13 @@ impl Shell {
 
     /// Takes no more requests.
     pub fn begin_shutdown(&mut self) {
-        self.port.begin_shutdown();
+        self.ports.begin_shutdown();
         self.service.begin_shutdown();
     }
 
     /// Nobody waits for anything.
     pub fn idle(&self) -> bool {
-        self.port.idle() && self.service.idle()
+        self.ports.idle() && self.service.idle()
     }
 }
 

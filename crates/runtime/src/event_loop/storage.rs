@@ -10,7 +10,7 @@
 use super::EventLoop;
 use crate::{SubmitError, mail::Request, snapshots::Snapshots};
 use quintet_replica::{
-    Control, DISK_HUNG_AFTER, Executed, GroupIndex, Input, Level, ReplicaId, Slot, Time,
+    Control, DISK_HUNG_AFTER, Executed, GroupId, GroupIndex, Input, Level, ReplicaId, Slot, Time,
 };
 use std::{sync::PoisonError, time::Duration};
 
@@ -106,14 +106,14 @@ impl EventLoop {
         }
     }
 
-    pub(super) fn submit(&mut self, request: Request, now: Time) {
+    pub(super) fn submit(&mut self, group: GroupId, request: Request, now: Time) {
         if request.payload.is_none() && !self.shards.are_ready() {
             // The question whether this replica is ready.
             request.finish(Err(SubmitError::NoQuorum));
         } else if self.disk == DiskState::Full && request.level == Level::Ordered {
             request.finish(Err(SubmitError::DiskFull));
         } else {
-            self.shell.port.push(request, now);
+            self.shell.ports.push(group, request, now);
         }
     }
 

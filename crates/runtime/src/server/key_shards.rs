@@ -223,6 +223,7 @@ mod tests {
         let subgroup = |name: &str, prefix: &str, count: usize| Subgroup {
             name: name.to_owned(),
             prefix: prefix.to_owned(),
+            service: None,
             shards: vec![vec![ReplicaId(0)]; count],
             view: None,
             protocol: "multipaxos".to_owned(),

@@ -16,6 +16,7 @@ fn divided_in(durability: Durability, me: u16) -> (Rig, ConnectionId) {
     let subgroup = |name: &str, prefix: &str, count| Subgroup {
         name: name.to_owned(),
         prefix: prefix.to_owned(),
+        service: None,
         shards: vec![vec![ReplicaId(0), ReplicaId(2)]; count],
         view: None,
         protocol: "multipaxos".to_owned(),
