@@ -1,7 +1,7 @@
 //! Calls and their answers as bytes, and the context of a service's methods.
 //!
 //! ```text
-//!   call    kind, method, [version] │ arguments (postcard)
+//!   call    kind, method, [floor or version] │ arguments (postcard)
 //!   answer  0, version, time │ value (postcard)      or      1 │ fault (postcard)
 //! ```
 
@@ -13,7 +13,8 @@ use std::cell::Cell;
 /// The kinds of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Ordered,
+    /// With the highest time that its caller has seen: its own is later.
+    Ordered(u64),
     Query,
     /// As of the time that the read of the past was asked for.
     QueryAtTime,
@@ -25,7 +26,7 @@ pub(super) enum Kind {
 impl Kind {
     const fn tag(self) -> u8 {
         match self {
-            Self::Ordered => 0,
+            Self::Ordered(_) => 0,
             Self::Query => 1,
             Self::QueryAtTime => 2,
             Self::QueryAtVersion(_) => 3,
@@ -46,8 +47,8 @@ impl<'a> Call<'a> {
     pub fn encode(kind: Kind, method: u32, arguments: &impl Serialize) -> Vec<u8> {
         let mut bytes = vec![kind.tag()];
         bytes.extend_from_slice(&method.to_le_bytes());
-        if let Kind::QueryAtVersion(version) = kind {
-            bytes.extend_from_slice(&version.to_le_bytes());
+        if let Kind::Ordered(number) | Kind::QueryAtVersion(number) = kind {
+            bytes.extend_from_slice(&number.to_le_bytes());
         }
         encoding::append(arguments, &mut bytes);
         bytes
@@ -57,7 +58,10 @@ impl<'a> Call<'a> {
         let (tag, rest) = bytes.split_first()?;
         let (method, rest) = rest.split_first_chunk()?;
         let (kind, arguments) = match tag {
-            0 => (Kind::Ordered, rest),
+            0 => {
+                let (floor, rest) = rest.split_first_chunk()?;
+                (Kind::Ordered(u64::from_le_bytes(*floor)), rest)
+            }
             1 => (Kind::Query, rest),
             2 => (Kind::QueryAtTime, rest),
             3 => {
@@ -93,6 +97,11 @@ pub enum Fault {
         message: String,
         /// Whether the shard has stopped for that; a query harms nothing.
         stopped: bool,
+    },
+    /// The caller has seen a time that is too far ahead of the log's clock.
+    ClockSkew {
+        /// By this many nanoseconds.
+        ahead: u64,
     },
     /// That version is not kept any more.
     Trimmed {
@@ -142,6 +151,14 @@ pub struct Done<R> {
     pub time: Time,
 }
 
+/// The time in an answer, if it is one.
+pub(super) fn time_of(answer: &[u8]) -> Option<u64> {
+    let head = answer.get(..ANSWER_HEAD).filter(|head| head[0] == 0)?;
+    head[9..]
+        .first_chunk()
+        .map(|time| u64::from_le_bytes(*time))
+}
+
 pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
     bytes: &[u8],
     shard: &str,
@@ -171,26 +188,30 @@ pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
 /// rank and no address in it, so that a handler cannot become different per member by accident.
 #[derive(Debug)]
 pub struct CallContext {
-    pub(super) at: At,
-    pub(super) version: u64,
+    at: At,
+    /// No earlier than that of any version before.
+    time: u64,
+    version: u64,
     pub(super) makes_version: bool,
     chance: u64,
 }
 
 impl CallContext {
-    pub(super) const fn new(at: At, version: u64) -> Self {
+    pub(super) const fn new(at: At, time: u64, version: u64) -> Self {
         Self {
             at,
+            time,
             version,
             makes_version: false,
             chance: 0,
         }
     }
 
-    /// The time of the command by the log's clock, which never goes back.
+    /// The time of the command by the log's clock: no earlier than that of any command before, and
+    /// later than all that its caller has seen in any shard.
     #[must_use]
     pub const fn time(&self) -> Time {
-        Time(self.at.time)
+        Time(CommandTime(self.time))
     }
 
     /// The version that this command makes. Asking makes one, even if the command changes no field.

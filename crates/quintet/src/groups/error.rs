@@ -3,6 +3,7 @@
 use super::{Time, Version, call::Fault};
 use quintet_replica::CommandTime;
 use quintet_runtime::SubmitError;
+use std::time::Duration;
 
 /// Why a call has no answer, and whether it was executed: certainly not, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +78,18 @@ pub enum CallError {
         /// Whether the shard has stopped.
         stopped: bool,
     },
+    /// The caller has seen a time of another shard that this one's log will not reach soon: the
+    /// clocks of the members differ. Call again.
+    #[error(
+        "shard '{shard}' is {ahead:?} behind a time that this program has seen elsewhere: the call \
+         was not executed; the clocks of the members differ"
+    )]
+    ClockSkew {
+        /// The shard.
+        shard: String,
+        /// By this much.
+        ahead: Duration,
+    },
     /// That version or time is not kept any more.
     #[error("the past of shard '{shard}' is kept from version {oldest} ({time}) on")]
     Trimmed {
@@ -111,6 +124,10 @@ impl CallError {
                 version: Version(version),
                 message,
                 stopped,
+            },
+            Fault::ClockSkew { ahead } => Self::ClockSkew {
+                shard,
+                ahead: Duration::from_nanos(ahead),
             },
             Fault::Trimmed { version, time } => Self::Trimmed {
                 shard,

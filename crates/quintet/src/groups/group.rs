@@ -8,7 +8,7 @@
 
 use super::{
     CallError, Pending, Retention, Time, Version, When,
-    call::{Call, Kind, Told},
+    call::{self, Call, Kind, Told},
     machine::ServiceMachine,
     pending::Answering,
     service::{FieldOf, HasHistory, Methods, Reply, Versioned},
@@ -30,9 +30,9 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// The settings of a group that is yet to be started.
@@ -187,6 +187,7 @@ impl LocalGroup {
                 handles: handles.into_iter().map(RwLock::new).collect(),
                 turn: AtomicUsize::new(0),
                 deadline: self.deadline,
+                seen: AtomicU64::new(0),
             }),
             cluster: Mutex::new(cluster),
         })
@@ -282,6 +283,8 @@ struct Calls {
     handles: Vec<RwLock<Option<Handle>>>,
     turn: AtomicUsize,
     deadline: Duration,
+    /// The highest time in an answer of any shard: calls that follow have later ones.
+    seen: AtomicU64,
 }
 
 /// A running group in this process. Dropping it stops its members; handles of its shards may be kept
@@ -370,6 +373,14 @@ impl Group {
             route: Route::default(),
             service: PhantomData,
         }
+    }
+
+    /// A time for queries of several shards: everything that this program was told before is in their
+    /// states at it. Queries of one time at all shards are one consistent cut.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        let seen = Time(CommandTime(self.calls.seen.load(Ordering::Relaxed)));
+        Time::from(SystemTime::now()).max(seen)
     }
 
     /// Waits until every shard answers.
@@ -586,7 +597,8 @@ impl<S: Methods> Shard<S> {
     /// Calls an ordered method. For the macro's code.
     pub fn call_ordered<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
         let (pending, answering) = self.pending(true);
-        let payload = Call::encode(Kind::Ordered, method, arguments);
+        let floor = self.calls.seen.load(Ordering::Relaxed);
+        let payload = Call::encode(Kind::Ordered(floor), method, arguments);
         self.send(Level::Ordered, payload, answering);
         pending
     }
@@ -646,12 +658,6 @@ struct To {
     members: Vec<usize>,
 }
 
-impl To {
-    fn refused(&self, error: SubmitError) -> CallError {
-        CallError::of(error, &self.shard)
-    }
-}
-
 impl Calls {
     fn handle(&self, member: usize, group: GroupId) -> Option<Handle> {
         let handle = self.handles.get(member)?.read();
@@ -674,7 +680,7 @@ impl Calls {
         let again = payload.clone();
         handle.submit_with(level, payload, move |answer| match answer {
             Err(SubmitError::Stopped) => calls.send(to, level, again, answering),
-            answer => answering.answer(answer.map_err(|error| to.refused(error))),
+            answer => calls.answer(&to, answer, answering),
         });
     }
 
@@ -692,8 +698,15 @@ impl Calls {
         let calls = self.clone();
         handle.query_past_with(asking, &payload.clone(), move |answer| match answer {
             Err(SubmitError::Stopped) => calls.ask_past(to, asking, payload, answering),
-            answer => answering.answer(answer.map_err(|error| to.refused(error))),
+            answer => calls.answer(&to, answer, answering),
         });
+    }
+
+    fn answer(&self, to: &To, answer: Result<Vec<u8>, SubmitError>, answering: Answering) {
+        if let Some(time) = answer.as_deref().ok().and_then(call::time_of) {
+            self.seen.fetch_max(time, Ordering::Relaxed);
+        }
+        answering.answer(answer.map_err(|error| CallError::of(error, &to.shard)));
     }
 
     /// The next member that has not been removed.

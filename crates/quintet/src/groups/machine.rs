@@ -6,6 +6,11 @@
 //!   snapshot     ──► fork ──► header │ times of versions │ records of each field
 //! ```
 //!
+//! The time of a version is the log's clock, but no earlier than that of the version before, and later
+//! than the caller has seen anywhere (its floor): no cut over shards at one time shows an effect without
+//! its cause. The log's clock closes times all the same, since it bounds the times of later commands
+//! from below.
+//!
 //! [`Retention`] bounds the past. It is the same at every member, so the horizon and the content of
 //! snapshots are, too.
 
@@ -42,6 +47,8 @@ impl Default for Retention {
     }
 }
 
+/// A caller's time may be ahead of the log's clock by this many nanoseconds.
+const AHEAD_MAX: u64 = 1_000_000_000;
 /// One command drops no more versions than this beside its own.
 const TRIMMED_PER_COMMAND: usize = 64;
 /// The times of versions go into snapshots in parts of this many.
@@ -119,7 +126,21 @@ impl<S: Methods> ServiceMachine<S> {
         if let Some(fault) = &self.header.stopped {
             return Err(fault.clone());
         }
-        let mut context = CallContext::new(*at, self.header.version);
+        let Kind::Ordered(floor) = call.kind else {
+            return Err(Fault::Schema);
+        };
+        if let Some(ahead) = floor.checked_sub(at.time.0.saturating_add(AHEAD_MAX))
+            && ahead > 0
+        {
+            let ahead = floor - at.time.0;
+            return Err(Fault::ClockSkew { ahead });
+        }
+        let time = at
+            .time
+            .0
+            .max(floor.saturating_add(1))
+            .max(self.newest_time());
+        let mut context = CallContext::new(*at, time, self.header.version);
         let answer = call::begin_answer(reply);
         let service = &mut self.service;
         let ended = call::guarded(|| {
@@ -140,9 +161,7 @@ impl<S: Methods> ServiceMachine<S> {
             .each_mut(&mut |_, field| changed |= field.changed());
         let version = self.header.version + u64::from(changed);
         self.service.each_mut(&mut |_, field| field.commit(version));
-        let mut time = at.time.0;
         if changed {
-            time = time.max(self.newest_time());
             self.header.version = version;
             self.times.push_back(time);
             self.trim(time);
@@ -372,9 +391,8 @@ const RECORD_HEAD: usize = 9;
 
 impl<S: Methods> StateMachine for ServiceMachine<S> {
     fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
-        let call = Call::decode(command).filter(|call| call.kind == Kind::Ordered);
         let begins = reply.len();
-        let executed = match call {
+        let executed = match Call::decode(command) {
             Some(call) => self.execute(at, call, reply),
             None => Err(self.fault(Fault::Schema)),
         };
@@ -411,7 +429,6 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
             _ => None,
         };
         let asked = match version.and_then(|version| Some((version, self.time_of(version)?))) {
-            Some((_, time)) if time > at.time.0 => return PastAnswer::NotYet,
             Some((version, time)) => {
                 let mut past = self.service.fork();
                 past.each_mut(&mut |_, field| field.rewind(version));
@@ -684,7 +701,17 @@ mod tests {
             name: &str,
             arguments: &impl Serialize,
         ) -> Result<Done<R>, CallError> {
-            let call = Call::encode(Kind::Ordered, number::<S>(name), arguments);
+            self.after(0, name, arguments)
+        }
+
+        /// By a caller that has seen this time.
+        fn after<R: serde::de::DeserializeOwned>(
+            &mut self,
+            floor: u64,
+            name: &str,
+            arguments: &impl Serialize,
+        ) -> Result<Done<R>, CallError> {
+            let call = Call::encode(Kind::Ordered(floor), number::<S>(name), arguments);
             let mut reply = vec![7];
             self.machine.apply(&self.at(), &call, &mut reply);
             call::read_answer(&reply[1..], "it/0")
@@ -849,14 +876,67 @@ mod tests {
     }
 
     #[test]
-    fn version_is_not_told_before_its_time_is_closed() {
+    fn version_that_is_to_come_is_not_there_yet() {
         let mut rig = Rig::<Ledger>::new(Retention::default());
         rig.ordered::<Option<i64>>("put", &("a", 1))
             .expect("executed");
-        let early = |kind, time| rig.past::<All>(kind, time, "all").0;
-        assert_eq!(early(Kind::QueryAtVersion(1), 99), PastAnswer::NotYet);
-        assert_eq!(early(Kind::QueryAtVersion(1), 100), PastAnswer::Done);
-        assert_eq!(early(Kind::QueryAtVersion(2), 100), PastAnswer::NotYet);
+        let answer = |version| rig.past::<All>(Kind::QueryAtVersion(version), 100, "all").0;
+        assert_eq!(answer(1), PastAnswer::Done);
+        assert_eq!(answer(2), PastAnswer::NotYet);
+    }
+
+    #[test]
+    fn time_far_ahead_of_the_log_is_refused() {
+        let mut rig = Rig::<Ledger>::new(Retention::default());
+        let latest = rig.time + AHEAD_MAX;
+        let touched = rig.after::<Version>(latest, "touch", &()).expect("in time");
+        assert_eq!(touched.time.0.0, latest + 1);
+        let refused = rig.after::<Version>(latest + 1, "touch", &());
+        assert!(matches!(refused, Err(CallError::ClockSkew { .. })));
+        assert_eq!(rig.machine.header.version, 1);
+    }
+
+    proptest! {
+        /// Clients of two shards whose clocks differ: what a client does later, it does at a later time,
+        /// so a state at any time that has an effect has its causes.
+        #[test]
+        fn cut_at_any_time_has_the_causes_of_all_that_it_has(
+            steps in proptest::collection::vec(
+                (0usize..2, 0usize..3, any::<bool>(), 0u64..40), 1..80),
+            skew in 0u64..500,
+        ) {
+            let mut shards = [(); 2].map(|()| Rig::<Ledger>::new(Retention::default()));
+            shards[1].time += skew;
+            // Per client: the highest time and the version of each shard that it has seen.
+            let mut clients = [(0u64, [0u64; 2]); 3];
+            let mut effects = Vec::new();
+            for (shard, client, writes, passes) in steps {
+                for rig in &mut shards {
+                    rig.time += passes;
+                }
+                let (floor, seen) = &mut clients[client];
+                let rig = &mut shards[shard];
+                if writes {
+                    let done = rig.after::<Version>(*floor, "touch", &()).expect("in time");
+                    effects.push((shard, done.version.0, *seen));
+                    (*floor, seen[shard]) = (done.time.0.0.max(*floor), done.version.0);
+                } else {
+                    let machine = &rig.machine;
+                    seen[shard] = machine.header.version;
+                    *floor = machine.newest_time().max(*floor);
+                }
+            }
+            let times = shards.iter().flat_map(|rig| rig.machine.times.iter().copied());
+            for time in times.collect::<Vec<_>>() {
+                let cut = [0, 1].map(|it: usize| shards[it].machine.version_at(time));
+                let cut = cut.map(|version| version.expect("kept"));
+                for (shard, version, causes) in &effects {
+                    if *version <= cut[*shard] {
+                        prop_assert!(causes[0] <= cut[0] && causes[1] <= cut[1], "at {time}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
@@ -913,11 +993,11 @@ mod tests {
         rig.ordered::<Option<i64>>("put", &("a", 5))
             .expect("executed");
         let digest = rig.machine.digest();
-        let put = Call::encode(Kind::Ordered, number::<Ledger>("put"), &("b", 1i64));
+        let put = Call::encode(Kind::Ordered(0), number::<Ledger>("put"), &("b", 1i64));
         let mut longer = put.clone();
         longer.push(0);
         let query = Call::encode(Kind::Query, number::<Ledger>("all"), &());
-        let unknown = Call::encode(Kind::Ordered, 12345, &());
+        let unknown = Call::encode(Kind::Ordered(0), 12345, &());
         for bytes in [
             &[][..],
             &[9],
