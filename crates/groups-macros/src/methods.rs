@@ -269,6 +269,23 @@ impl Tagged {
     }
 }
 
+impl Tagged {
+    /// Its method of the calls as values.
+    fn value(&self, service: &Ident) -> TokenStream {
+        let (name, number) = (&self.name, self.number());
+        let names: Vec<_> = self.arguments.iter().map(|(name, _)| name).collect();
+        let types: Vec<_> = self.arguments.iter().map(|(_, of)| of).collect();
+        let text = format!("A call of `{name}`.");
+        quote! {
+            #[doc = #text]
+            #[must_use]
+            pub fn #name(self #(, #names: #types)*) -> ::quintet::groups::CallOf<#service> {
+                ::quintet::groups::CallOf::new(#number, &(#(&#names,)*))
+            }
+        }
+    }
+}
+
 /// A type without the spaces of its tokens.
 fn text_of(of: &Type) -> String {
     of.to_token_stream().to_string().replace(' ', "")
@@ -324,6 +341,27 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
             }
         }
     });
+    let calls = format_ident!("{service}Calls");
+    let values = of(Tag::Ordered).map(|it| it.value(service));
+    let text = format!("Calls of the ordered methods of [`{service}`] as values.");
+    let values = quote! {
+        #[doc = #text]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct #calls;
+
+        #[allow(dead_code)]
+        impl #service {
+            /// Calls as values, to be handed off.
+            pub const fn calls() -> #calls {
+                #calls
+            }
+        }
+
+        #[allow(dead_code, private_interfaces, clippy::too_many_arguments, clippy::unused_self)]
+        impl #calls {
+            #(#values)*
+        }
+    };
     let (ordered, query) = (
         format_ident!("{service}Ordered"),
         format_ident!("{service}Query"),
@@ -339,7 +377,7 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
 
             fn call_ordered(
                 &mut self,
-                context: &mut ::quintet::groups::CallContext,
+                context: &mut ::quintet::groups::CallContext<'_>,
                 method: u32,
                 arguments: &[u8],
                 reply: &mut Vec<u8>,
@@ -359,5 +397,7 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
         }
 
         #(#handles)*
+
+        #values
     }
 }

@@ -364,6 +364,110 @@ pin = [[0, 1, 2]]
 protocol = "multipaxos"
 "#;
 
+/// Hands what it is told off to a counter.
+#[derive(Default, Service)]
+struct Front {
+    told: Persistent<u64>,
+}
+
+#[service]
+impl Front {
+    #[ordered]
+    fn tell(&mut self, context: &mut CallContext, by: u64) -> u64 {
+        *self.told += by;
+        context.then("counter", (by % 2) as usize, Counter::calls().add(by));
+        *self.told
+    }
+    #[query]
+    fn told(&self) -> u64 {
+        *self.told
+    }
+}
+
+const FRONT: &str = r#"
+[[subgroup]]
+name = "front"
+service = "Front"
+members = { min = 1, max = 2 }
+hands_off_to = ["counter"]
+
+[[subgroup]]
+name = "counter"
+service = "Counter"
+shards = 2
+members = { min = 1, max = 2 }
+"#;
+
+#[test]
+fn hand_offs_are_executed_once_while_members_stop_and_return() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let start = || {
+        let group = Group::local(5).layout(FRONT).directory(directory.path());
+        let group = group.serve::<Counter>().serve::<Front>();
+        let group = group.start().expect("it starts");
+        group
+            .wait_ready(Duration::from_secs(30))
+            .expect("all answer");
+        group
+    };
+    let group = start();
+    let totals = |group: &Group| {
+        let counters = group.all::<Counter>("counter").expect("two");
+        let now = group.now();
+        let values = counters.iter().map(|it| it.at(now).value());
+        let values: Vec<_> = values
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(Pending::wait)
+            .collect();
+        (
+            values[0].clone().expect("told"),
+            values[1].clone().expect("told"),
+        )
+    };
+    let front = group.shard::<Front>("front", 0).expect("one");
+    let mut expected = [0, 0];
+    for by in 1..=20 {
+        front
+            .ordered()
+            .tell(by)
+            .handed_off()
+            .expect("executed there, too");
+        expected[(by % 2) as usize] += by;
+        assert_eq!(totals(&group), (expected[0], expected[1]));
+        if by % 4 == 0 {
+            let member = (by / 4 - 1) as usize;
+            group.stop_member(member);
+            let told = front.ordered().tell(2).wait();
+            // A call that is uncertain was perhaps executed: ask.
+            let told = told.or_else(|_| {
+                group.wait_ready(Duration::from_secs(30))?;
+                front.query().told().wait()
+            });
+            let sum = expected[0] + expected[1];
+            expected[0] += told.expect("told") - sum;
+            group
+                .wait_ready(Duration::from_secs(30))
+                .expect("the others suffice");
+            group.restart_member(member).expect("it starts");
+            group
+                .wait_ready(Duration::from_secs(30))
+                .expect("all answer");
+        }
+    }
+    // A hand-off that its caller did not wait for is delivered all the same, also by the next process.
+    front.ordered().tell(1).wait().expect("executed");
+    drop(group);
+    let group = start();
+    let front = group.shard::<Front>("front", 0).expect("one");
+    front
+        .ordered()
+        .tell(1)
+        .handed_off()
+        .expect("executed there, too");
+    assert_eq!(totals(&group), (expected[0], expected[1] + 2));
+}
+
 fn divided(directory: &std::path::Path) -> Group {
     let group = Group::local(5).layout(SHARDS).directory(directory);
     let group = group.serve::<Counter>().serve::<Store>();

@@ -40,6 +40,8 @@ pub struct Subgroup {
     pub prefix: String,
     /// The service that its shards run, by name; without one they have keys of the Redis store.
     pub service: Option<String>,
+    /// The subgroups that its shards hand calls off to.
+    pub hands_off_to: Vec<String>,
     /// The members of each shard, ascending; the candidates where members follow the view.
     pub shards: Vec<Vec<ReplicaId>>,
     /// The cluster's protocol serves these shards, too, and its views say which members they have.
@@ -106,6 +108,9 @@ pub struct SubgroupFile {
     pub prefix: String,
     /// As [`Subgroup::service`].
     pub service: Option<String>,
+    /// As [`Subgroup::hands_off_to`].
+    #[serde(default)]
+    pub hands_off_to: Vec<String>,
     /// How many shards; as many as `pin` has, or else one.
     pub shards: Option<usize>,
     /// How many members each shard has: three, or all replicas where there are fewer. With a minimum
@@ -202,6 +207,7 @@ impl SubgroupFile {
             name: self.name.clone(),
             prefix: self.prefix.clone(),
             service: self.service.clone(),
+            hands_off_to: self.hands_off_to.clone(),
             shards: self.members_of_shards(cluster.replicas)?,
             view: match self.members {
                 Some(MembersFile::Viewed(range)) => Some(range),
@@ -379,6 +385,7 @@ impl Layout {
                 ));
             }
         }
+        self.check_hand_offs()?;
         let mut of_keys = self.subgroups.iter().filter(|it| it.service.is_none());
         let (first, has_rest) = (of_keys.next(), of_keys.any(|it| it.prefix.is_empty()));
         if first.is_some_and(|first| !first.prefix.is_empty() && !has_rest) {
@@ -387,6 +394,38 @@ impl Layout {
                  the prefix of one of them away"
                     .to_owned(),
             );
+        }
+        Ok(())
+    }
+
+    /// Hand-offs lead to services, and never back: two full outboxes could refuse each other.
+    fn check_hand_offs(&self) -> Result<(), String> {
+        let find = |name: &String| self.subgroups.iter().find(|it| it.name == *name);
+        for subgroup in &self.subgroups {
+            let name = &subgroup.name;
+            let mut ahead: Vec<&String> = subgroup.hands_off_to.iter().collect();
+            if subgroup.service.is_none() && !ahead.is_empty() {
+                return Err(format!("subgroup '{name}': only services hand calls off"));
+            }
+            let mut seen = Vec::new();
+            while let Some(next) = ahead.pop() {
+                let Some(to) = find(next).filter(|to| to.service.is_some()) else {
+                    return Err(format!(
+                        "subgroup '{name}': hands_off_to names '{next}', which is no subgroup with a \
+                         service"
+                    ));
+                };
+                if next == name {
+                    return Err(format!(
+                        "subgroup '{name}': its hand-offs lead back to itself; accepted are hand-offs \
+                         without cycles"
+                    ));
+                }
+                if !seen.contains(&next) {
+                    seen.push(next);
+                    ahead.extend(&to.hands_off_to);
+                }
+            }
         }
         Ok(())
     }
@@ -410,6 +449,9 @@ impl Layout {
             }
             if let Some(service) = &of.service {
                 let _ = write!(text, ":service={service}");
+            }
+            for to in &of.hands_off_to {
+                let _ = write!(text, ":to={to}");
             }
             let _ = write!(text, ":{};", of.prefix);
         }
@@ -458,6 +500,7 @@ mod tests {
             name: name.to_owned(),
             prefix: prefix.to_owned(),
             service: None,
+            hands_off_to: Vec::new(),
             shards: shards.iter().map(members).collect(),
             view: None,
             protocol: "multipaxos".to_owned(),

@@ -2,10 +2,13 @@
 //!
 //! ```text
 //!   call    kind, method, [floor or version] │ arguments (postcard)
-//!   answer  0, version, time │ value (postcard)      or      1 │ fault (postcard)
+//!   answer  0, version, time │ value │ hand-offs, their length in four bytes      or      1 │ fault
 //! ```
 
-use super::{CallError, Time, Version, encoding};
+use super::{
+    CallError, CallOf, Methods, Time, Version, encoding,
+    hand_off::{Destinations, Made},
+};
 use quintet_replica::{At, CommandTime};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -21,6 +24,21 @@ pub(super) enum Kind {
     QueryAtVersion(u64),
     /// The values that a field had; the method is the field.
     History,
+    /// Of another shard, which has handed it off.
+    Deliver,
+    /// Hand-offs have been executed.
+    Settle,
+    /// The hand-offs that wait.
+    Outbox,
+}
+
+/// A call that was handed off, as it is delivered.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Delivery<'a> {
+    pub source: &'a str,
+    pub number: u64,
+    pub time: u64,
+    pub arguments: &'a [u8],
 }
 
 impl Kind {
@@ -31,6 +49,9 @@ impl Kind {
             Self::QueryAtTime => 2,
             Self::QueryAtVersion(_) => 3,
             Self::History => 4,
+            Self::Deliver => 5,
+            Self::Settle => 6,
+            Self::Outbox => 7,
         }
     }
 }
@@ -69,6 +90,9 @@ impl<'a> Call<'a> {
                 (Kind::QueryAtVersion(u64::from_le_bytes(*version)), rest)
             }
             4 => (Kind::History, rest),
+            5 => (Kind::Deliver, rest),
+            6 => (Kind::Settle, rest),
+            7 => (Kind::Outbox, rest),
             _ => return None,
         };
         Some(Self {
@@ -87,6 +111,13 @@ pub(super) type Told = (u64, u64, Option<Vec<u8>>);
 pub enum Fault {
     /// It has no such method, or none that takes these arguments.
     Schema,
+    /// Too many hand-offs of the shard wait.
+    Busy,
+    /// An earlier hand-off of the same source has not been executed.
+    Early {
+        /// The last one that was.
+        executed: u64,
+    },
     /// A handler panicked.
     Panicked {
         /// Its method.
@@ -126,8 +157,14 @@ pub(super) fn begin_answer(reply: &mut Vec<u8>) -> Answer {
 }
 
 impl Answer {
-    /// Names version and time.
-    pub fn end(self, reply: &mut [u8], version: u64, time: u64) {
+    /// Names version, time and hand-offs.
+    pub fn end(self, reply: &mut Vec<u8>, version: u64, time: u64, made: &Made) {
+        let value = reply.len();
+        if !made.is_empty() {
+            encoding::append(made, reply);
+        }
+        let length = (reply.len() - value) as u32;
+        reply.extend_from_slice(&length.to_le_bytes());
         let head = &mut reply[self.0..self.0 + ANSWER_HEAD];
         head[1..9].copy_from_slice(&version.to_le_bytes());
         head[9..17].copy_from_slice(&time.to_le_bytes());
@@ -151,12 +188,42 @@ pub struct Done<R> {
     pub time: Time,
 }
 
+/// Value and hand-offs of what stands behind an answer's head.
+fn split_hand_offs(rest: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (rest, length) = rest.split_last_chunk()?;
+    let length = u32::from_le_bytes(*length) as usize;
+    rest.split_at_checked(rest.len().checked_sub(length)?)
+}
+
+/// Whether the call has made any.
+pub(super) fn has_hand_offs(answer: &[u8]) -> bool {
+    answer.len() > ANSWER_HEAD && answer[0] == 0 && !answer.ends_with(&[0; 4])
+}
+
+/// The hand-offs that a call has made, if it was answered.
+pub(super) fn hand_offs_of(answer: &[u8]) -> Made {
+    let rest = answer.get(ANSWER_HEAD..).filter(|_| answer[0] == 0);
+    let made = rest.and_then(split_hand_offs).map(|(_, made)| made);
+    let made = made.filter(|made| !made.is_empty());
+    made.and_then(encoding::decode).unwrap_or_default()
+}
+
 /// The time in an answer, if it is one.
 pub(super) fn time_of(answer: &[u8]) -> Option<u64> {
     let head = answer.get(..ANSWER_HEAD).filter(|head| head[0] == 0)?;
     head[9..]
         .first_chunk()
         .map(|time| u64::from_le_bytes(*time))
+}
+
+/// An answer whose value is of no interest, whatever it is.
+#[derive(Debug)]
+pub(super) struct Anything;
+
+impl<'de> Deserialize<'de> for Anything {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Ok(Self)
+    }
 }
 
 pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
@@ -169,9 +236,10 @@ pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
     match bytes.split_first() {
         Some((0, rest)) if rest.len() + 1 >= ANSWER_HEAD => {
             let (version, rest) = rest.split_first_chunk().ok_or_else(malformed)?;
-            let (time, value) = rest.split_first_chunk().ok_or_else(malformed)?;
+            let (time, rest) = rest.split_first_chunk().ok_or_else(malformed)?;
+            let (value, _) = split_hand_offs(rest).ok_or_else(malformed)?;
             Ok(Done {
-                value: encoding::decode(value).ok_or_else(malformed)?,
+                value: encoding::decode_first(value).ok_or_else(malformed)?,
                 version: Version(u64::from_le_bytes(*version)),
                 time: Time(CommandTime(u64::from_le_bytes(*time))),
             })
@@ -187,24 +255,56 @@ pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
 /// The circumstances of an `#[ordered]` call beside its arguments: equal at every member. There is no
 /// rank and no address in it, so that a handler cannot become different per member by accident.
 #[derive(Debug)]
-pub struct CallContext {
+pub struct CallContext<'a> {
     at: At,
     /// No earlier than that of any version before.
     time: u64,
     version: u64,
-    pub(super) makes_version: bool,
+    makes_version: bool,
     chance: u64,
+    destinations: &'a Destinations,
+    hand_offs: Vec<(String, u32, Vec<u8>)>,
 }
 
-impl CallContext {
-    pub(super) const fn new(at: At, time: u64, version: u64) -> Self {
+impl<'a> CallContext<'a> {
+    pub(super) const fn new(
+        at: At,
+        time: u64,
+        version: u64,
+        destinations: &'a Destinations,
+    ) -> Self {
         Self {
             at,
             time,
             version,
             makes_version: false,
             chance: 0,
+            destinations,
+            hand_offs: Vec::new(),
         }
+    }
+
+    /// Whether there is a version, and what is handed off.
+    pub(super) fn into_parts(self) -> (bool, Vec<(String, u32, Vec<u8>)>) {
+        (self.makes_version, self.hand_offs)
+    }
+
+    /// Hands a call off to another shard: it is executed there exactly once, later than this command,
+    /// and behind all that this shard has handed off to that one before. There is no answer.
+    ///
+    /// # Panics
+    /// When the layout does not declare that this subgroup hands off to that one, or there is no such
+    /// shard: at every member.
+    pub fn then<S: Methods>(&mut self, subgroup: &str, shard: usize, call: CallOf<S>) {
+        let name = self.destinations.name(S::NAME, subgroup, shard);
+        let name = name.unwrap_or_else(|| {
+            panic!(
+                "a call of {} was handed off to shard '{subgroup}/{shard}', which the layout does not \
+                 declare (hands_off_to)",
+                S::NAME
+            )
+        });
+        self.hand_offs.push((name, call.method, call.arguments));
     }
 
     /// The time of the command by the log's clock: no earlier than that of any command before, and

@@ -24,6 +24,11 @@ pub fn length<T: Serialize + ?Sized>(value: &T) -> u64 {
     postcard::serialize_with_flavor(value, size).map_or(0, |length| length as u64)
 }
 
+/// The value that these bytes begin with.
+pub fn decode_first<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
+    postcard::from_bytes(bytes).ok()
+}
+
 /// The value that these bytes are, all of them.
 pub fn decode<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes).ok()?;

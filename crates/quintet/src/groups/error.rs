@@ -57,6 +57,12 @@ pub enum CallError {
         /// The shard.
         shard: String,
     },
+    /// The call was executed, and what it has handed off has not been yet; it will be.
+    #[error("the call was executed; its hand-offs wait for {}", shards.join(", "))]
+    NotHandedOff {
+        /// The shards that they are for.
+        shards: Vec<String>,
+    },
     /// A handler must not wait for another call: it runs at its place in the order.
     #[error("a handler runs at its place in the order and must not wait for another call")]
     InsideHandler,
@@ -113,6 +119,7 @@ impl CallError {
         let shard = shard.to_owned();
         match fault {
             Fault::Schema => Self::Schema { shard },
+            Fault::Busy | Fault::Early { .. } => Self::Busy,
             Fault::Panicked {
                 method,
                 version,

@@ -9,6 +9,8 @@
 use super::{
     CallError, Pending, Retention, Time, Version, When,
     call::{self, Call, Kind, Told},
+    courier::{Bag, Courier, Source},
+    hand_off::{Destination, Destinations},
     machine::ServiceMachine,
     pending::Answering,
     service::{FieldOf, HasHistory, Methods, Reply, Versioned},
@@ -52,7 +54,7 @@ pub struct LocalGroup {
 struct ServiceEntry {
     name: &'static str,
     id: fn() -> TypeId,
-    machine: fn(Retention) -> Box<dyn StateMachine>,
+    machine: fn(Retention, Destinations) -> Box<dyn StateMachine>,
 }
 
 impl fmt::Debug for ServiceEntry {
@@ -66,7 +68,9 @@ impl ServiceEntry {
         Self {
             name: S::NAME,
             id: TypeId::of::<S>,
-            machine: |retention| Box::new(ServiceMachine::<S>::new(retention)),
+            machine: |retention, destinations| {
+                Box::new(ServiceMachine::<S>::new(retention).handing_off_to(destinations))
+            },
         }
     }
 }
@@ -150,7 +154,7 @@ impl LocalGroup {
                     return Err(wrong(why.to_owned()));
                 };
                 let shard = ShardEntry::new(&self.one_name, 0, 1, GroupId(0), *service);
-                (vec![shard], vec![*service])
+                (vec![shard], vec![(*service, Destinations::default())])
             }
             Some(text) => {
                 let layout: LayoutFile =
@@ -158,13 +162,15 @@ impl LocalGroup {
                 local = local.layout(layout);
                 let layout = local.checked_layout()?;
                 let shards = self.shards_of(&layout).map_err(wrong)?;
-                let factories = shards.iter().map(|shard| shard.service).collect();
+                let factories = shards.iter();
+                let factories = factories.map(|it| (it.service, it.destinations.clone()));
+                let factories = factories.collect();
                 (shards, factories)
             }
         };
         let is_divided = self.layout.is_some();
         let terms = shards.iter().flat_map(|shard| {
-            let machine = (shard.service.machine)(retention);
+            let machine = (shard.service.machine)(retention, Destinations::default());
             let of = shard.name.clone();
             let terms = machine.terms().into_iter();
             terms.map(move |(name, number)| (format!("{of}: {name}"), number))
@@ -174,22 +180,38 @@ impl LocalGroup {
             0 if is_divided => Box::new(Above(terms.clone())),
             number => {
                 let place = (number as usize).saturating_sub(usize::from(is_divided));
-                let service: &ServiceEntry = &factories[place];
-                (service.machine)(retention)
+                let (service, destinations): &(ServiceEntry, Destinations) = &factories[place];
+                (service.machine)(retention, destinations.clone())
             }
         });
         let cluster = local.start_with(&*machines)?;
         let handles = cluster.handles();
+        let source = |shard: &ShardEntry| Source {
+            name: shard.name.clone(),
+            group: shard.group,
+        };
+        let calls = Arc::new(Calls {
+            handles: handles.into_iter().map(RwLock::new).collect(),
+            shards: shards.iter().map(source).collect(),
+            bag: Bag::default(),
+            turn: AtomicUsize::new(0),
+            deadline: self.deadline,
+            seen: AtomicU64::new(0),
+        });
+        let sources = shards
+            .iter()
+            .filter(|shard| !shard.destinations.0.is_empty());
+        let courier = Courier::start(&calls, sources.map(source).collect());
+        let courier = courier.map_err(|error| Error::System {
+            what: "starting a thread".to_owned(),
+            error,
+        })?;
         Ok(Group {
             shards,
             machines,
-            calls: Arc::new(Calls {
-                handles: handles.into_iter().map(RwLock::new).collect(),
-                turn: AtomicUsize::new(0),
-                deadline: self.deadline,
-                seen: AtomicU64::new(0),
-            }),
+            calls,
             cluster: Mutex::new(cluster),
+            courier,
         })
     }
 
@@ -209,13 +231,23 @@ impl LocalGroup {
                 ));
             };
             let count = of.shards.len();
-            Ok(ShardEntry::new(
-                name,
-                shard.number,
-                count,
-                shard.group,
-                *entry,
-            ))
+            let mut entry = ShardEntry::new(name, shard.number, count, shard.group, *entry);
+            for name in &of.hands_off_to {
+                let mut subgroups = layout.subgroups.iter();
+                let to = subgroups.find(|it| it.name == *name);
+                let to = to.map(|it| (it.service.as_deref().unwrap_or(""), it.shards.len()));
+                let (service, shards) = to.unwrap_or(("", 0));
+                let service = self.services.iter().find(|it| it.name == service);
+                entry
+                    .destinations
+                    .0
+                    .extend(service.map(|service| Destination {
+                        subgroup: name.clone(),
+                        service: service.name,
+                        shards,
+                    }));
+            }
+            Ok(entry)
         });
         shards.collect()
     }
@@ -256,6 +288,7 @@ struct ShardEntry {
     name: Arc<str>,
     group: GroupId,
     service: ServiceEntry,
+    destinations: Destinations,
 }
 
 impl ShardEntry {
@@ -273,16 +306,21 @@ impl ShardEntry {
             name: format!("{subgroup}/{number}").into(),
             group,
             service,
+            destinations: Destinations::default(),
         }
     }
 }
 
 /// Ways to the members, shared by the handles of shards.
 #[derive(Debug)]
-struct Calls {
+pub(super) struct Calls {
     handles: Vec<RwLock<Option<Handle>>>,
+    /// All shards.
+    pub shards: Vec<Source>,
     turn: AtomicUsize,
-    deadline: Duration,
+    pub deadline: Duration,
+    /// Wakes the courier of this process.
+    pub bag: Bag,
     /// The highest time in an answer of any shard: calls that follow have later ones.
     seen: AtomicU64,
 }
@@ -294,6 +332,14 @@ pub struct Group {
     machines: SharedMachines,
     calls: Arc<Calls>,
     cluster: Mutex<Cluster>,
+    /// Behind the members, so that it waits for none.
+    courier: Courier,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.courier.stop();
+    }
 }
 
 impl fmt::Debug for Group {
@@ -597,6 +643,11 @@ impl<S: Methods> Shard<S> {
     /// Calls an ordered method. For the macro's code.
     pub fn call_ordered<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
         let (pending, answering) = self.pending(true);
+        let source = Source {
+            name: self.name.clone(),
+            group: self.group,
+        };
+        let pending = pending.of(self.calls.clone(), source);
         let floor = self.calls.seen.load(Ordering::Relaxed);
         let payload = Call::encode(Kind::Ordered(floor), method, arguments);
         self.send(Level::Ordered, payload, answering);
@@ -626,15 +677,9 @@ impl<S: Methods> Shard<S> {
 
     /// The members to be asked, the first one first.
     fn members(&self) -> Vec<usize> {
-        let count = self.calls.handles.len();
         match self.route.member {
-            Some(member) => (member..count).take(1).collect(),
-            None => {
-                let first = self.calls.turn.fetch_add(1, Ordering::Relaxed);
-                (0..count)
-                    .map(|offset| first.wrapping_add(offset) % count)
-                    .collect()
-            }
+            Some(member) => (member..self.calls.handles.len()).take(1).collect(),
+            None => self.calls.in_turn(),
         }
     }
 
@@ -652,13 +697,21 @@ impl<S: Methods> Shard<S> {
 }
 
 /// The shard that is asked, and the members that may be.
-struct To {
-    shard: Arc<str>,
-    group: GroupId,
-    members: Vec<usize>,
+pub(super) struct To {
+    pub shard: Arc<str>,
+    pub group: GroupId,
+    pub members: Vec<usize>,
 }
 
 impl Calls {
+    /// All members, another one first each time.
+    pub fn in_turn(&self) -> Vec<usize> {
+        let count = self.handles.len();
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let places = (0..count).map(|offset| first.wrapping_add(offset) % count);
+        places.collect()
+    }
+
     fn handle(&self, member: usize, group: GroupId) -> Option<Handle> {
         let handle = self.handles.get(member)?.read();
         let handle = handle.unwrap_or_else(PoisonError::into_inner);
@@ -672,7 +725,13 @@ impl Calls {
     }
 
     /// Asks the members in turn, until one has not stopped.
-    fn send(self: &Arc<Self>, mut to: To, level: Level, payload: Vec<u8>, answering: Answering) {
+    pub fn send(
+        self: &Arc<Self>,
+        mut to: To,
+        level: Level,
+        payload: Vec<u8>,
+        answering: Answering,
+    ) {
         let Some(handle) = self.next(&mut to) else {
             return answering.answer(Err(CallError::Stopped));
         };
@@ -703,8 +762,13 @@ impl Calls {
     }
 
     fn answer(&self, to: &To, answer: Result<Vec<u8>, SubmitError>, answering: Answering) {
-        if let Some(time) = answer.as_deref().ok().and_then(call::time_of) {
-            self.seen.fetch_max(time, Ordering::Relaxed);
+        if let Ok(bytes) = &answer {
+            if let Some(time) = call::time_of(bytes) {
+                self.seen.fetch_max(time, Ordering::Relaxed);
+            }
+            if call::has_hand_offs(bytes) {
+                self.bag.wake();
+            }
         }
         answering.answer(answer.map_err(|error| CallError::of(error, &to.shard)));
     }

@@ -15,9 +15,10 @@
 //! snapshots are, too.
 
 use super::{
-    call::{self, Call, CallContext, Fault, Kind, Told},
+    call::{self, Call, CallContext, Delivery, Fault, Kind, Told},
     encoding,
     fields::{AnyField, FieldCursor, Held},
+    hand_off::{Destinations, HandOff, HandOffs, Made, Numbers},
     service::Methods,
 };
 use quintet_replica::{
@@ -70,6 +71,8 @@ enum Record {
     Header,
     Times,
     Field,
+    Numbers,
+    HandOff,
     End,
 }
 
@@ -77,6 +80,8 @@ enum Record {
 pub(super) struct ServiceMachine<S> {
     service: S,
     retention: Retention,
+    destinations: Destinations,
+    hand_offs: HandOffs,
     header: Header,
     /// Of the versions from the horizon on.
     times: VecDeque<u64>,
@@ -91,6 +96,8 @@ impl<S: Methods> ServiceMachine<S> {
         Self {
             service: S::default(),
             retention,
+            destinations: Destinations::default(),
+            hand_offs: HandOffs::default(),
             header: Header {
                 format: FORMAT,
                 ..Header::default()
@@ -101,6 +108,12 @@ impl<S: Methods> ServiceMachine<S> {
             restored: Vec::new(),
             ended: false,
         }
+    }
+
+    /// The same where it may hand calls off.
+    pub fn handing_off_to(mut self, destinations: Destinations) -> Self {
+        self.destinations = destinations;
+        self
     }
 
     fn time_of(&self, version: u64) -> Option<u64> {
@@ -122,13 +135,58 @@ impl<S: Methods> ServiceMachine<S> {
         self.header.stopped.clone().unwrap_or(fault)
     }
 
-    fn execute(&mut self, at: &At, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {
+    /// Executes a command of any kind.
+    fn order(&mut self, at: &At, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {
         if let Some(fault) = &self.header.stopped {
             return Err(fault.clone());
         }
-        let Kind::Ordered(floor) = call.kind else {
-            return Err(Fault::Schema);
-        };
+        match call.kind {
+            Kind::Ordered(floor) => self.execute(at, floor, call, reply),
+            Kind::Deliver => {
+                let delivery: Option<Delivery<'_>> = encoding::decode(call.arguments);
+                let it = delivery.ok_or(Fault::Schema)?;
+                let executed = self.hand_offs.executed(it.source);
+                if it.number <= executed {
+                    self.answer_nothing(reply);
+                    return Ok(());
+                }
+                if it.number > executed + 1 {
+                    return Err(Fault::Early { executed });
+                }
+                let call = Call {
+                    arguments: it.arguments,
+                    ..call
+                };
+                self.execute(at, it.time, call, reply)?;
+                self.hand_offs.set_executed(it.source, it.number);
+                Ok(())
+            }
+            Kind::Settle => {
+                let settled: Option<(&str, u64)> = encoding::decode(call.arguments);
+                let (destination, upto) = settled.ok_or(Fault::Schema)?;
+                self.hand_offs.settle(destination, upto);
+                self.answer_nothing(reply);
+                Ok(())
+            }
+            _ => Err(Fault::Schema),
+        }
+    }
+
+    fn answer_nothing(&self, reply: &mut Vec<u8>) {
+        let (version, time) = (self.header.version, self.newest_time());
+        call::begin_answer(reply).end(reply, version, time, &Made::new());
+    }
+
+    fn execute(
+        &mut self,
+        at: &At,
+        floor: u64,
+        call: Call<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        if self.hand_offs.is_full() {
+            return Err(Fault::Busy);
+        }
         if let Some(ahead) = floor.checked_sub(at.time.0.saturating_add(AHEAD_MAX))
             && ahead > 0
         {
@@ -140,7 +198,7 @@ impl<S: Methods> ServiceMachine<S> {
             .0
             .max(floor.saturating_add(1))
             .max(self.newest_time());
-        let mut context = CallContext::new(*at, time, self.header.version);
+        let mut context = CallContext::new(*at, time, self.header.version, &self.destinations);
         let answer = call::begin_answer(reply);
         let service = &mut self.service;
         let ended = call::guarded(|| {
@@ -156,7 +214,8 @@ impl<S: Methods> ServiceMachine<S> {
                 return Err(fault);
             }
         }
-        let mut changed = context.makes_version;
+        let (mut changed, wanted) = context.into_parts();
+        let made = self.hand_offs.add(wanted, time);
         self.service
             .each_mut(&mut |_, field| changed |= field.changed());
         let version = self.header.version + u64::from(changed);
@@ -166,7 +225,7 @@ impl<S: Methods> ServiceMachine<S> {
             self.times.push_back(time);
             self.trim(time);
         }
-        answer.end(reply, version, time);
+        answer.end(reply, version, time, &made);
         Ok(())
     }
 
@@ -218,7 +277,7 @@ impl<S: Methods> ServiceMachine<S> {
         let ended = call::guarded(|| service.call_query(call.method, call.arguments, reply));
         match ended {
             Ok(Some(())) => {
-                answer.end(reply, version, time);
+                answer.end(reply, version, time, &Made::new());
                 Ok(())
             }
             Ok(None) => Err(Fault::Schema),
@@ -246,7 +305,19 @@ impl<S: Methods> ServiceMachine<S> {
         let told: Vec<Told> = told.collect();
         let answer = call::begin_answer(reply);
         encoding::append(&told, reply);
-        answer.end(reply, self.header.version, self.newest_time());
+        let (version, time) = (self.header.version, self.newest_time());
+        answer.end(reply, version, time, &Made::new());
+        Ok(())
+    }
+
+    /// The hand-offs that wait, the first ones.
+    fn outbox(&self, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {
+        let limit: u64 = encoding::decode(call.arguments).ok_or(Fault::Schema)?;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let answer = call::begin_answer(reply);
+        encoding::append(&self.hand_offs.first(limit), reply);
+        let (version, time) = (self.header.version, self.newest_time());
+        answer.end(reply, version, time, &Made::new());
         Ok(())
     }
 
@@ -255,6 +326,7 @@ impl<S: Methods> ServiceMachine<S> {
             service: self.service.fork(),
             header: self.header.clone(),
             times: self.times.clone(),
+            hand_offs: self.hand_offs.clone(),
             stage: Stage::Header,
         }
     }
@@ -289,6 +361,14 @@ impl<S: Methods> ServiceMachine<S> {
                 });
                 read?;
             }
+            Record::Numbers => {
+                let numbers: Option<Numbers> = encoding::decode(bytes);
+                self.hand_offs.restore_numbers(numbers.ok_or_else(broken)?);
+            }
+            Record::HandOff => {
+                let hand_off: Option<HandOff> = encoding::decode(bytes);
+                self.hand_offs.restore(hand_off.ok_or_else(broken)?)?;
+            }
             Record::End => self.ended = true,
         }
         Ok(())
@@ -300,6 +380,7 @@ struct Copying<S> {
     service: S,
     header: Header,
     times: VecDeque<u64>,
+    hand_offs: HandOffs,
     stage: Stage,
 }
 
@@ -307,6 +388,8 @@ enum Stage {
     Header,
     Times(usize),
     Field(usize, FieldCursor),
+    Numbers,
+    HandOffs(Option<(String, u64)>),
     End,
     Over,
 }
@@ -346,10 +429,24 @@ impl<S: Methods> Copying<S> {
                 if !wrote {
                     self.stage = match is_there {
                         true => Stage::Field(*place + 1, FieldCursor::default()),
-                        false => Stage::End,
+                        false => Stage::Numbers,
                     };
                     return self.next_record(out);
                 }
+            }
+            Stage::Numbers => {
+                put_record(Record::Numbers, 0, out, |out| {
+                    encoding::append(self.hand_offs.numbers(), out);
+                });
+                self.stage = Stage::HandOffs(None);
+            }
+            Stage::HandOffs(last) => {
+                let Some(next) = self.hand_offs.behind(last.as_ref()) else {
+                    self.stage = Stage::End;
+                    return self.next_record(out);
+                };
+                put_record(Record::HandOff, 0, out, |out| encoding::append(next, out));
+                *last = Some((next.destination.clone(), next.number));
             }
             Stage::End => {
                 put_record(Record::End, 0, out, |_| {});
@@ -367,6 +464,8 @@ fn put_record(kind: Record, field: u32, out: &mut Vec<u8>, write: impl FnOnce(&m
         Record::Times => 1,
         Record::Field => 2,
         Record::End => 3,
+        Record::Numbers => 4,
+        Record::HandOff => 5,
     };
     out.push(tag);
     out.extend_from_slice(&field.to_le_bytes());
@@ -393,7 +492,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
         let begins = reply.len();
         let executed = match Call::decode(command) {
-            Some(call) => self.execute(at, call, reply),
+            Some(call) => self.order(at, call, reply),
             None => Err(self.fault(Fault::Schema)),
         };
         put_fault_of(executed, begins, reply);
@@ -403,6 +502,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
         let now = (self.header.version, self.newest_time());
         let begins = reply.len();
         let asked = match Call::decode(command) {
+            Some(call) if call.kind == Kind::Outbox => self.outbox(call, reply),
             _ if self.header.stopped.is_some() => Err(self.fault(Fault::Schema)),
             Some(call) if call.kind == Kind::Query => self.ask(&self.service, call, now, reply),
             Some(call) if call.kind == Kind::History => self.history(call, reply),
@@ -494,7 +594,8 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     }
 
     fn begin_restore(&mut self) {
-        *self = Self::new(self.retention);
+        let destinations = std::mem::take(&mut self.destinations);
+        *self = Self::new(self.retention).handing_off_to(destinations);
     }
 
     fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
@@ -507,6 +608,8 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
                 1 => Record::Times,
                 2 => Record::Field,
                 3 => Record::End,
+                4 => Record::Numbers,
+                5 => Record::HandOff,
                 tag => return Err(RestoreError(format!("{tag} is no kind of record"))),
             };
             let number = |at: usize| {
@@ -570,7 +673,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     }
 
     fn memory(&self) -> u64 {
-        let mut bytes = 8 * self.times.len() as u64;
+        let mut bytes = 8 * self.times.len() as u64 + self.hand_offs.bytes();
         self.service.each(&mut |_, field| bytes += field.bytes());
         bytes
     }
@@ -598,466 +701,4 @@ fn add_record<S: Methods>(copying: &mut Copying<S>, sum: &mut StateSum) -> bool 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::groups::{
-        CallError, Done, Persistent, PersistentMap, Service, Version, VolatileMap, service,
-    };
-    use proptest::prelude::*;
-    use quintet_replica::{CommandTime, Position};
-    use std::collections::BTreeMap;
-
-    #[derive(Default, Service)]
-    struct Ledger {
-        total: Persistent<i64>,
-        accounts: PersistentMap<String, i64>,
-    }
-
-    #[service]
-    impl Ledger {
-        #[ordered]
-        fn put(&mut self, name: &str, amount: i64) -> Option<i64> {
-            let before = self.accounts.get(name).copied();
-            *self.total += amount - before.unwrap_or_default();
-            self.accounts.insert(name.to_owned(), amount);
-            before
-        }
-        #[ordered]
-        fn close(&mut self, name: &str) -> bool {
-            *self.total -= self.accounts.get(name).copied().unwrap_or_default();
-            self.accounts.remove(name)
-        }
-        #[ordered]
-        fn touch(&mut self, context: &mut CallContext) -> Version {
-            context.version()
-        }
-        #[ordered]
-        fn fail(&mut self, text: String) {
-            *self.total += 1;
-            panic!("{text}");
-        }
-        #[query]
-        fn all(&self) -> (i64, Vec<(String, i64)>, usize) {
-            let accounts = self.accounts.iter().map(|(name, it)| (name.clone(), *it));
-            (*self.total, accounts.collect(), self.accounts.len())
-        }
-        #[query]
-        fn since(&self, name: &str) -> Option<Version> {
-            self.accounts.get_versioned(name).map(|(since, _)| since)
-        }
-        #[query]
-        fn divide(&self, by: i64) -> i64 {
-            *self.total / by
-        }
-    }
-
-    #[derive(Default, Service)]
-    struct Cache {
-        newest: VolatileMap<u8, u8>,
-    }
-
-    #[service]
-    impl Cache {
-        #[ordered]
-        fn set(&mut self, key: u8, value: u8) {
-            self.newest.insert(key, value);
-        }
-        #[query]
-        fn get(&self, key: u8) -> Option<u8> {
-            self.newest.get(&key).copied()
-        }
-    }
-
-    fn number<S: Methods>(name: &str) -> u32 {
-        let mut methods = S::METHODS.iter();
-        methods.find(|it| it.name == name).expect("a method").number
-    }
-
-    struct Rig<S> {
-        machine: ServiceMachine<S>,
-        time: u64,
-    }
-
-    type All = (i64, Vec<(String, i64)>, usize);
-
-    impl<S: Methods> Rig<S> {
-        fn new(retention: Retention) -> Self {
-            Self {
-                machine: ServiceMachine::new(retention),
-                time: 100,
-            }
-        }
-
-        fn at(&self) -> At {
-            At {
-                position: Position(1),
-                time: CommandTime(self.time),
-                ..At::default()
-            }
-        }
-
-        fn ordered<R: serde::de::DeserializeOwned>(
-            &mut self,
-            name: &str,
-            arguments: &impl Serialize,
-        ) -> Result<Done<R>, CallError> {
-            self.after(0, name, arguments)
-        }
-
-        /// By a caller that has seen this time.
-        fn after<R: serde::de::DeserializeOwned>(
-            &mut self,
-            floor: u64,
-            name: &str,
-            arguments: &impl Serialize,
-        ) -> Result<Done<R>, CallError> {
-            let call = Call::encode(Kind::Ordered(floor), number::<S>(name), arguments);
-            let mut reply = vec![7];
-            self.machine.apply(&self.at(), &call, &mut reply);
-            call::read_answer(&reply[1..], "it/0")
-        }
-
-        fn query<R: serde::de::DeserializeOwned>(
-            &self,
-            name: &str,
-            arguments: &impl Serialize,
-        ) -> Result<R, CallError> {
-            let call = Call::encode(Kind::Query, number::<S>(name), arguments);
-            let mut reply = Vec::new();
-            self.machine.query(&self.at(), &call, &mut reply);
-            call::read_answer(&reply, "it/0").map(|done| done.value)
-        }
-
-        fn past<R: serde::de::DeserializeOwned>(
-            &self,
-            kind: Kind,
-            time: u64,
-            name: &str,
-        ) -> (PastAnswer, Result<Done<R>, CallError>) {
-            let call = Call::encode(kind, number::<S>(name), &());
-            let at = At {
-                time: CommandTime(time),
-                ..self.at()
-            };
-            let mut reply = Vec::new();
-            let answer = self.machine.query_at(&at, &call, &mut reply);
-            (answer, call::read_answer(&reply, "it/0"))
-        }
-
-        /// The same state by way of a snapshot, cut by this budget.
-        fn copied(&mut self, budget: usize) -> Self {
-            let mut copy = Self::new(self.machine.retention);
-            copy.time = self.time;
-            self.machine.begin_snapshot();
-            copy.machine.begin_restore();
-            loop {
-                let mut chunk = Vec::new();
-                let progress = self.machine.snapshot_chunk(&mut chunk, budget);
-                for part in chunk.chunks(3 + budget % 7) {
-                    copy.machine.restore_chunk(part).expect("a snapshot");
-                }
-                if progress == SnapshotProgress::Done {
-                    break;
-                }
-            }
-            copy.machine.finish_restore().expect("all of it");
-            copy
-        }
-    }
-
-    fn stepped(machine: &mut ServiceMachine<Ledger>, budget: usize) -> u128 {
-        assert_eq!(machine.begin_digest(), DigestBegun::Steps);
-        loop {
-            if let Some(digest) = machine.digest_step(budget) {
-                return digest;
-            }
-        }
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Put(u8, i64),
-        Close(u8),
-        Touch,
-        Time(u64),
-        Copy(usize),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => (0u8..4, 0i64..3).prop_map(|(name, amount)| Step::Put(name, amount)),
-            2 => (0u8..4).prop_map(Step::Close),
-            1 => Just(Step::Touch),
-            3 => (0u64..5).prop_map(Step::Time),
-            1 => (1usize..60).prop_map(Step::Copy),
-        ]
-    }
-
-    proptest! {
-        /// A model keeps every state with its time; the machine must answer the same for each version
-        /// and time that it keeps, also behind a snapshot.
-        #[test]
-        fn every_kept_version_answers_as_it_did(
-            steps in proptest::collection::vec(step(), 1..60),
-            versions in 0u64..12,
-            bytes in prop_oneof![Just(u64::MAX), 0u64..900],
-            age in prop_oneof![Just(None), (0u64..8).prop_map(Some)],
-        ) {
-            let age = age.map(Duration::from_nanos);
-            let mut rig = Rig::<Ledger>::new(Retention { versions, bytes, age });
-            let mut now: BTreeMap<String, i64> = BTreeMap::new();
-            let seen = |now: &BTreeMap<String, i64>| -> All {
-                let all = now.iter().map(|(name, it)| (name.clone(), *it)).collect();
-                (now.values().sum(), all, now.len())
-            };
-            let mut states = vec![(0, seen(&now))];
-            for step in steps {
-                let before = now.clone();
-                let mut makes = false;
-                match step {
-                    Step::Put(name, amount) => {
-                        let name = name.to_string();
-                        let put = rig.ordered::<Option<i64>>("put", &(&name, amount));
-                        prop_assert_eq!(put.expect("executed").value, now.insert(name, amount));
-                        makes = true;
-                    }
-                    Step::Close(name) => {
-                        let name = name.to_string();
-                        let closed = rig.ordered::<bool>("close", &(&name,)).expect("executed");
-                        prop_assert_eq!(closed.value, now.remove(&name).is_some());
-                    }
-                    Step::Touch => {
-                        let made = rig.ordered::<Version>("touch", &()).expect("executed");
-                        prop_assert_eq!(made.value, made.version);
-                        makes = true;
-                    }
-                    Step::Time(by) => rig.time += by,
-                    Step::Copy(budget) => {
-                        let copy = rig.copied(budget);
-                        prop_assert_eq!(copy.machine.digest(), rig.machine.digest());
-                        rig = copy;
-                    }
-                }
-                if makes || now != before {
-                    states.push((rig.time, seen(&now)));
-                }
-                prop_assert_eq!(rig.machine.header.version, states.len() as u64 - 1);
-                prop_assert_eq!(rig.query::<All>("all", &()).expect("told"), seen(&now));
-                let horizon = rig.machine.header.horizon;
-                let kept = rig.machine.header.version - horizon;
-                prop_assert!(kept <= versions);
-                prop_assert!(rig.machine.past_bytes() <= bytes);
-                if age.is_none() && bytes == u64::MAX {
-                    prop_assert_eq!(kept, versions.min(rig.machine.header.version));
-                }
-                for (version, (time, state)) in (0..).zip(&states) {
-                    let newest = states.last().map_or(0, |(time, _)| *time);
-                    let (answer, told) =
-                        rig.past::<All>(Kind::QueryAtVersion(version), newest, "all");
-                    prop_assert_eq!(answer, PastAnswer::Done);
-                    if version < horizon {
-                        let trimmed = matches!(told, Err(CallError::Trimmed { oldest, .. })
-                            if oldest.0 == horizon);
-                        prop_assert!(trimmed);
-                        continue;
-                    }
-                    let told = told.expect("kept");
-                    prop_assert_eq!(&told.value, state);
-                    prop_assert_eq!((told.version.0, told.time.0.0), (version, *time));
-                    let last = states.iter().rposition(|(at, _)| at <= time).expect("itself");
-                    let (_, told) = rig.past::<All>(Kind::QueryAtTime, *time, "all");
-                    prop_assert_eq!(&told.expect("kept").value, &states[last].1);
-                }
-            }
-            let whole = rig.machine.digest();
-            prop_assert_eq!(stepped(&mut rig.machine, 1), whole);
-            prop_assert_eq!(stepped(&mut rig.machine, 10_000), whole);
-        }
-    }
-
-    #[test]
-    fn version_that_is_to_come_is_not_there_yet() {
-        let mut rig = Rig::<Ledger>::new(Retention::default());
-        rig.ordered::<Option<i64>>("put", &("a", 1))
-            .expect("executed");
-        let answer = |version| rig.past::<All>(Kind::QueryAtVersion(version), 100, "all").0;
-        assert_eq!(answer(1), PastAnswer::Done);
-        assert_eq!(answer(2), PastAnswer::NotYet);
-    }
-
-    #[test]
-    fn time_far_ahead_of_the_log_is_refused() {
-        let mut rig = Rig::<Ledger>::new(Retention::default());
-        let latest = rig.time + AHEAD_MAX;
-        let touched = rig.after::<Version>(latest, "touch", &()).expect("in time");
-        assert_eq!(touched.time.0.0, latest + 1);
-        let refused = rig.after::<Version>(latest + 1, "touch", &());
-        assert!(matches!(refused, Err(CallError::ClockSkew { .. })));
-        assert_eq!(rig.machine.header.version, 1);
-    }
-
-    proptest! {
-        /// Clients of two shards whose clocks differ: what a client does later, it does at a later time,
-        /// so a state at any time that has an effect has its causes.
-        #[test]
-        fn cut_at_any_time_has_the_causes_of_all_that_it_has(
-            steps in proptest::collection::vec(
-                (0usize..2, 0usize..3, any::<bool>(), 0u64..40), 1..80),
-            skew in 0u64..500,
-        ) {
-            let mut shards = [(); 2].map(|()| Rig::<Ledger>::new(Retention::default()));
-            shards[1].time += skew;
-            // Per client: the highest time and the version of each shard that it has seen.
-            let mut clients = [(0u64, [0u64; 2]); 3];
-            let mut effects = Vec::new();
-            for (shard, client, writes, passes) in steps {
-                for rig in &mut shards {
-                    rig.time += passes;
-                }
-                let (floor, seen) = &mut clients[client];
-                let rig = &mut shards[shard];
-                if writes {
-                    let done = rig.after::<Version>(*floor, "touch", &()).expect("in time");
-                    effects.push((shard, done.version.0, *seen));
-                    (*floor, seen[shard]) = (done.time.0.0.max(*floor), done.version.0);
-                } else {
-                    let machine = &rig.machine;
-                    seen[shard] = machine.header.version;
-                    *floor = machine.newest_time().max(*floor);
-                }
-            }
-            let times = shards.iter().flat_map(|rig| rig.machine.times.iter().copied());
-            for time in times.collect::<Vec<_>>() {
-                let cut = [0, 1].map(|it: usize| shards[it].machine.version_at(time));
-                let cut = cut.map(|version| version.expect("kept"));
-                for (shard, version, causes) in &effects {
-                    if *version <= cut[*shard] {
-                        prop_assert!(causes[0] <= cut[0] && causes[1] <= cut[1], "at {time}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn command_that_changes_no_field_makes_no_version() {
-        let mut rig = Rig::<Ledger>::new(Retention::default());
-        let closed = rig.ordered::<bool>("close", &("none",)).expect("executed");
-        assert_eq!((closed.value, closed.version), (false, Version(0)));
-        let put = rig
-            .ordered::<Option<i64>>("put", &("a", 1))
-            .expect("executed");
-        assert_eq!(put.version, Version(1));
-        assert_eq!(rig.query("since", &("a",)), Ok(Some(Version(1))));
-    }
-
-    #[test]
-    fn panicking_handler_stops_the_shard_but_not_its_past() {
-        let mut rig = Rig::<Ledger>::new(Retention::default());
-        rig.ordered::<Option<i64>>("put", &("a", 5))
-            .expect("executed");
-        let divided: Result<i64, _> = rig.query("divide", &(0i64,));
-        assert!(matches!(
-            divided,
-            Err(CallError::Panicked { stopped: false, .. })
-        ));
-        let failed = rig
-            .ordered::<()>("fail", &("no such account",))
-            .expect_err("it panics");
-        let expected = CallError::Panicked {
-            shard: "it/0".to_owned(),
-            method: "fail".to_owned(),
-            version: Version(1),
-            message: "no such account".to_owned(),
-            stopped: true,
-        };
-        assert_eq!(failed, expected);
-        let mut copy = rig.copied(10);
-        assert_eq!(
-            copy.ordered::<bool>("close", &("a",))
-                .expect_err("it has stopped"),
-            expected
-        );
-        assert_eq!(
-            copy.query::<All>("all", &()).expect_err("it has stopped"),
-            expected
-        );
-        let (_, told) = copy.past::<All>(Kind::QueryAtVersion(1), 100, "all");
-        assert_eq!(told.expect("the past is there").value.0, 5);
-        assert_eq!(copy.machine.digest(), rig.machine.digest());
-    }
-
-    #[test]
-    fn bytes_that_are_no_call_change_nothing() {
-        let mut rig = Rig::<Ledger>::new(Retention::default());
-        rig.ordered::<Option<i64>>("put", &("a", 5))
-            .expect("executed");
-        let digest = rig.machine.digest();
-        let put = Call::encode(Kind::Ordered(0), number::<Ledger>("put"), &("b", 1i64));
-        let mut longer = put.clone();
-        longer.push(0);
-        let query = Call::encode(Kind::Query, number::<Ledger>("all"), &());
-        let unknown = Call::encode(Kind::Ordered(0), 12345, &());
-        for bytes in [
-            &[][..],
-            &[9],
-            &put[..put.len() - 1],
-            &longer,
-            &query,
-            &unknown,
-        ] {
-            let mut reply = Vec::new();
-            rig.machine.apply(&At::default(), bytes, &mut reply);
-            let answer = call::read_answer::<()>(&reply, "it/0");
-            assert!(matches!(answer, Err(CallError::Schema { .. })), "{bytes:?}");
-            let mut reply = Vec::new();
-            rig.machine.query_at(&At::default(), bytes, &mut reply);
-            assert!(
-                call::read_answer::<()>(&reply, "it/0").is_err(),
-                "{bytes:?}"
-            );
-        }
-        assert_eq!(rig.machine.digest(), digest);
-    }
-
-    #[test]
-    fn broken_snapshot_is_refused() {
-        let mut rig = Rig::<Ledger>::new(Retention::default());
-        for amount in 0..20 {
-            rig.ordered::<Option<i64>>("put", &("a", amount))
-                .expect("executed");
-        }
-        rig.machine.begin_snapshot();
-        let mut snapshot = Vec::new();
-        while rig.machine.snapshot_chunk(&mut snapshot, 100) == SnapshotProgress::More {}
-        let refused = |bytes: &[u8]| {
-            let mut machine = ServiceMachine::<Ledger>::new(Retention::default());
-            machine.begin_restore();
-            let read = machine.restore_chunk(bytes);
-            read.and_then(|()| machine.finish_restore()).is_err()
-        };
-        assert!(!refused(&snapshot));
-        for length in 0..snapshot.len() {
-            assert!(refused(&snapshot[..length]), "cut at {length}");
-        }
-        let doubled = [&snapshot[..], &snapshot].concat();
-        assert!(refused(&doubled));
-        // Bytes that differ may be another state, but no panic.
-        for at in 0..snapshot.len() {
-            let mut other = snapshot.clone();
-            other[at] ^= 0x41;
-            refused(&other);
-        }
-    }
-
-    #[test]
-    fn service_without_versions_has_no_past() {
-        let mut rig = Rig::<Cache>::new(Retention::default());
-        let set = rig.ordered::<()>("set", &(1u8, 2u8)).expect("executed");
-        assert_eq!(set.version, Version(0));
-        assert_eq!(rig.query("get", &(1u8,)), Ok(Some(2u8)));
-        assert_eq!(rig.copied(5).query("get", &(1u8,)), Ok(Some(2u8)));
-        let (answer, _) = rig.past::<()>(Kind::QueryAtTime, 100, "get");
-        assert_eq!(answer, PastAnswer::NotKept);
-    }
-}
+mod tests;

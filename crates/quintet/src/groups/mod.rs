@@ -63,10 +63,12 @@
 //! are replicated too, and have no past.
 
 mod call;
+mod courier;
 mod encoding;
 mod error;
 mod fields;
 mod group;
+mod hand_off;
 mod machine;
 mod pending;
 mod service;
@@ -76,6 +78,7 @@ pub use call::{CallContext, Done};
 pub use error::CallError;
 pub use fields::{Field, Key, Persistent, PersistentMap, ServiceMap, Value, Volatile, VolatileMap};
 pub use group::{Change, Group, LocalGroup, Shard};
+pub use hand_off::CallOf;
 pub use machine::Retention;
 pub use pending::Pending;
 pub use quintet_groups_macros::{Service, service};

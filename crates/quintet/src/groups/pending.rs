@@ -1,6 +1,6 @@
 //! Answers that are on their way: waited for by a thread, or awaited by a task.
 
-use super::{CallError, Done, call};
+use super::{CallError, Done, call, courier::Source, group::Calls};
 use serde::de::DeserializeOwned;
 use std::{
     future::Future,
@@ -55,6 +55,8 @@ pub struct Pending<R> {
     timeout: Duration,
     /// Whether the command may have been executed when the deadline passes.
     is_ordered: bool,
+    /// The shard of an ordered call.
+    source: Option<(Arc<Calls>, Source)>,
     answer: PhantomData<fn() -> R>,
 }
 
@@ -66,9 +68,39 @@ impl<R: DeserializeOwned> Pending<R> {
             shard,
             timeout,
             is_ordered,
+            source: None,
             answer: PhantomData,
         };
         (pending, Answering(shared))
+    }
+
+    pub(super) fn of(mut self, calls: Arc<Calls>, source: Source) -> Self {
+        self.source = Some((calls, source));
+        self
+    }
+
+    /// Waits until all that the call has handed off has been executed, too.
+    ///
+    /// # Errors
+    /// See [`CallError`]: of the call, or [`CallError::NotHandedOff`] where the call was executed and
+    /// its hand-offs have not been within the deadline. They will be.
+    pub fn handed_off(self) -> Result<R, CallError> {
+        let ends = Instant::now() + self.timeout;
+        let (source, shard) = (self.source.clone(), self.shard.clone());
+        let answer = self.bytes()?;
+        let done = call::read_answer(&answer, &shard)?;
+        let mut made = call::hand_offs_of(&answer);
+        while let (false, Some((calls, source))) = (made.is_empty(), &source) {
+            if let Ok(left) = calls.deliver(source) {
+                made.retain(|one| left.contains(one));
+            }
+            if !made.is_empty() && Instant::now() >= ends {
+                return Err(CallError::NotHandedOff {
+                    shards: made.into_iter().map(|(shard, _)| shard).collect(),
+                });
+            }
+        }
+        Ok(done.value)
     }
 
     /// Waits no longer than this, instead of a little longer than the group's own deadline.
@@ -90,6 +122,11 @@ impl<R: DeserializeOwned> Pending<R> {
     /// # Errors
     /// See [`CallError`].
     pub fn done(self) -> Result<Done<R>, CallError> {
+        let shard = self.shard.clone();
+        call::read_answer(&self.bytes()?, &shard)
+    }
+
+    fn bytes(self) -> Result<Vec<u8>, CallError> {
         if call::is_inside() {
             return Err(CallError::InsideHandler);
         }
@@ -101,7 +138,7 @@ impl<R: DeserializeOwned> Pending<R> {
                 let State::Answered(answer) = taken else {
                     return Err(CallError::Uncertain);
                 };
-                return call::read_answer(&answer?, &self.shard);
+                return answer;
             }
             let left = ends.saturating_duration_since(Instant::now());
             if left.is_zero() {

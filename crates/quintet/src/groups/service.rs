@@ -70,7 +70,7 @@ pub trait Methods: Service {
     /// this number that takes these arguments.
     fn call_ordered(
         &mut self,
-        context: &mut CallContext,
+        context: &mut CallContext<'_>,
         method: u32,
         arguments: &[u8],
         reply: &mut Vec<u8>,

@@ -224,6 +224,7 @@ mod tests {
             name: name.to_owned(),
             prefix: prefix.to_owned(),
             service: None,
+            hands_off_to: Vec::new(),
             shards: vec![vec![ReplicaId(0)]; count],
             view: None,
             protocol: "multipaxos".to_owned(),

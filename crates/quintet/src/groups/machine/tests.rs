@@ -1,0 +1,629 @@
+//! A model beside the machine: versions, cuts, hand-offs, snapshots, bad bytes.
+
+use super::*;
+use crate::groups::{
+    CallError, Done, Persistent, PersistentMap, Service, Version, VolatileMap, service,
+};
+use proptest::prelude::*;
+use quintet_replica::{CommandTime, Position};
+use std::collections::BTreeMap;
+
+#[derive(Default, Service)]
+struct Ledger {
+    total: Persistent<i64>,
+    accounts: PersistentMap<String, i64>,
+}
+
+#[service]
+impl Ledger {
+    #[ordered]
+    fn put(&mut self, name: &str, amount: i64) -> Option<i64> {
+        let before = self.accounts.get(name).copied();
+        *self.total += amount - before.unwrap_or_default();
+        self.accounts.insert(name.to_owned(), amount);
+        before
+    }
+    #[ordered]
+    fn close(&mut self, name: &str) -> bool {
+        *self.total -= self.accounts.get(name).copied().unwrap_or_default();
+        self.accounts.remove(name)
+    }
+    #[ordered]
+    fn touch(&mut self, context: &mut CallContext) -> Version {
+        context.version()
+    }
+    #[ordered]
+    fn fail(&mut self, text: String) {
+        *self.total += 1;
+        panic!("{text}");
+    }
+    #[query]
+    fn all(&self) -> (i64, Vec<(String, i64)>, usize) {
+        let accounts = self.accounts.iter().map(|(name, it)| (name.clone(), *it));
+        (*self.total, accounts.collect(), self.accounts.len())
+    }
+    #[query]
+    fn since(&self, name: &str) -> Option<Version> {
+        self.accounts.get_versioned(name).map(|(since, _)| since)
+    }
+    #[query]
+    fn divide(&self, by: i64) -> i64 {
+        *self.total / by
+    }
+}
+
+#[derive(Default, Service)]
+struct Cache {
+    newest: VolatileMap<u8, u8>,
+}
+
+#[service]
+impl Cache {
+    #[ordered]
+    fn set(&mut self, key: u8, value: u8) {
+        self.newest.insert(key, value);
+    }
+    #[query]
+    fn get(&self, key: u8) -> Option<u8> {
+        self.newest.get(&key).copied()
+    }
+}
+
+fn number<S: Methods>(name: &str) -> u32 {
+    let mut methods = S::METHODS.iter();
+    methods.find(|it| it.name == name).expect("a method").number
+}
+
+struct Rig<S> {
+    machine: ServiceMachine<S>,
+    time: u64,
+}
+
+type All = (i64, Vec<(String, i64)>, usize);
+
+impl<S: Methods> Rig<S> {
+    fn new(retention: Retention) -> Self {
+        Self {
+            machine: ServiceMachine::new(retention),
+            time: 100,
+        }
+    }
+
+    fn at(&self) -> At {
+        At {
+            position: Position(1),
+            time: CommandTime(self.time),
+            ..At::default()
+        }
+    }
+
+    fn ordered<R: serde::de::DeserializeOwned>(
+        &mut self,
+        name: &str,
+        arguments: &impl Serialize,
+    ) -> Result<Done<R>, CallError> {
+        self.after(0, name, arguments)
+    }
+
+    /// By a caller that has seen this time.
+    fn after<R: serde::de::DeserializeOwned>(
+        &mut self,
+        floor: u64,
+        name: &str,
+        arguments: &impl Serialize,
+    ) -> Result<Done<R>, CallError> {
+        let call = Call::encode(Kind::Ordered(floor), number::<S>(name), arguments);
+        let mut reply = vec![7];
+        self.machine.apply(&self.at(), &call, &mut reply);
+        call::read_answer(&reply[1..], "it/0")
+    }
+
+    fn query<R: serde::de::DeserializeOwned>(
+        &self,
+        name: &str,
+        arguments: &impl Serialize,
+    ) -> Result<R, CallError> {
+        let call = Call::encode(Kind::Query, number::<S>(name), arguments);
+        let mut reply = Vec::new();
+        self.machine.query(&self.at(), &call, &mut reply);
+        call::read_answer(&reply, "it/0").map(|done| done.value)
+    }
+
+    fn past<R: serde::de::DeserializeOwned>(
+        &self,
+        kind: Kind,
+        time: u64,
+        name: &str,
+    ) -> (PastAnswer, Result<Done<R>, CallError>) {
+        let call = Call::encode(kind, number::<S>(name), &());
+        let at = At {
+            time: CommandTime(time),
+            ..self.at()
+        };
+        let mut reply = Vec::new();
+        let answer = self.machine.query_at(&at, &call, &mut reply);
+        (answer, call::read_answer(&reply, "it/0"))
+    }
+
+    /// The same state by way of a snapshot, cut by this budget.
+    fn copied(&mut self, budget: usize) -> Self {
+        let mut copy = Self::new(self.machine.retention);
+        copy.time = self.time;
+        self.machine.begin_snapshot();
+        copy.machine.begin_restore();
+        loop {
+            let mut chunk = Vec::new();
+            let progress = self.machine.snapshot_chunk(&mut chunk, budget);
+            for part in chunk.chunks(3 + budget % 7) {
+                copy.machine.restore_chunk(part).expect("a snapshot");
+            }
+            if progress == SnapshotProgress::Done {
+                break;
+            }
+        }
+        copy.machine.finish_restore().expect("all of it");
+        copy
+    }
+}
+
+fn stepped(machine: &mut ServiceMachine<Ledger>, budget: usize) -> u128 {
+    assert_eq!(machine.begin_digest(), DigestBegun::Steps);
+    loop {
+        if let Some(digest) = machine.digest_step(budget) {
+            return digest;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, i64),
+    Close(u8),
+    Touch,
+    Time(u64),
+    Copy(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u8..4, 0i64..3).prop_map(|(name, amount)| Step::Put(name, amount)),
+        2 => (0u8..4).prop_map(Step::Close),
+        1 => Just(Step::Touch),
+        3 => (0u64..5).prop_map(Step::Time),
+        1 => (1usize..60).prop_map(Step::Copy),
+    ]
+}
+
+proptest! {
+    /// A model keeps every state with its time; the machine must answer the same for each version
+    /// and time that it keeps, also behind a snapshot.
+    #[test]
+    fn every_kept_version_answers_as_it_did(
+        steps in proptest::collection::vec(step(), 1..60),
+        versions in 0u64..12,
+        bytes in prop_oneof![Just(u64::MAX), 0u64..900],
+        age in prop_oneof![Just(None), (0u64..8).prop_map(Some)],
+    ) {
+        let age = age.map(Duration::from_nanos);
+        let mut rig = Rig::<Ledger>::new(Retention { versions, bytes, age });
+        let mut now: BTreeMap<String, i64> = BTreeMap::new();
+        let seen = |now: &BTreeMap<String, i64>| -> All {
+            let all = now.iter().map(|(name, it)| (name.clone(), *it)).collect();
+            (now.values().sum(), all, now.len())
+        };
+        let mut states = vec![(0, seen(&now))];
+        for step in steps {
+            let before = now.clone();
+            let mut makes = false;
+            match step {
+                Step::Put(name, amount) => {
+                    let name = name.to_string();
+                    let put = rig.ordered::<Option<i64>>("put", &(&name, amount));
+                    prop_assert_eq!(put.expect("executed").value, now.insert(name, amount));
+                    makes = true;
+                }
+                Step::Close(name) => {
+                    let name = name.to_string();
+                    let closed = rig.ordered::<bool>("close", &(&name,)).expect("executed");
+                    prop_assert_eq!(closed.value, now.remove(&name).is_some());
+                }
+                Step::Touch => {
+                    let made = rig.ordered::<Version>("touch", &()).expect("executed");
+                    prop_assert_eq!(made.value, made.version);
+                    makes = true;
+                }
+                Step::Time(by) => rig.time += by,
+                Step::Copy(budget) => {
+                    let copy = rig.copied(budget);
+                    prop_assert_eq!(copy.machine.digest(), rig.machine.digest());
+                    rig = copy;
+                }
+            }
+            if makes || now != before {
+                states.push((rig.time, seen(&now)));
+            }
+            prop_assert_eq!(rig.machine.header.version, states.len() as u64 - 1);
+            prop_assert_eq!(rig.query::<All>("all", &()).expect("told"), seen(&now));
+            let horizon = rig.machine.header.horizon;
+            let kept = rig.machine.header.version - horizon;
+            prop_assert!(kept <= versions);
+            prop_assert!(rig.machine.past_bytes() <= bytes);
+            if age.is_none() && bytes == u64::MAX {
+                prop_assert_eq!(kept, versions.min(rig.machine.header.version));
+            }
+            for (version, (time, state)) in (0..).zip(&states) {
+                let newest = states.last().map_or(0, |(time, _)| *time);
+                let (answer, told) =
+                    rig.past::<All>(Kind::QueryAtVersion(version), newest, "all");
+                prop_assert_eq!(answer, PastAnswer::Done);
+                if version < horizon {
+                    let trimmed = matches!(told, Err(CallError::Trimmed { oldest, .. })
+                        if oldest.0 == horizon);
+                    prop_assert!(trimmed);
+                    continue;
+                }
+                let told = told.expect("kept");
+                prop_assert_eq!(&told.value, state);
+                prop_assert_eq!((told.version.0, told.time.0.0), (version, *time));
+                let last = states.iter().rposition(|(at, _)| at <= time).expect("itself");
+                let (_, told) = rig.past::<All>(Kind::QueryAtTime, *time, "all");
+                prop_assert_eq!(&told.expect("kept").value, &states[last].1);
+            }
+        }
+        let whole = rig.machine.digest();
+        prop_assert_eq!(stepped(&mut rig.machine, 1), whole);
+        prop_assert_eq!(stepped(&mut rig.machine, 10_000), whole);
+    }
+}
+
+#[test]
+fn version_that_is_to_come_is_not_there_yet() {
+    let mut rig = Rig::<Ledger>::new(Retention::default());
+    rig.ordered::<Option<i64>>("put", &("a", 1))
+        .expect("executed");
+    let answer = |version| rig.past::<All>(Kind::QueryAtVersion(version), 100, "all").0;
+    assert_eq!(answer(1), PastAnswer::Done);
+    assert_eq!(answer(2), PastAnswer::NotYet);
+}
+
+#[test]
+fn time_far_ahead_of_the_log_is_refused() {
+    let mut rig = Rig::<Ledger>::new(Retention::default());
+    let latest = rig.time + AHEAD_MAX;
+    let touched = rig.after::<Version>(latest, "touch", &()).expect("in time");
+    assert_eq!(touched.time.0.0, latest + 1);
+    let refused = rig.after::<Version>(latest + 1, "touch", &());
+    assert!(matches!(refused, Err(CallError::ClockSkew { .. })));
+    assert_eq!(rig.machine.header.version, 1);
+}
+
+proptest! {
+    /// Clients of two shards whose clocks differ: what a client does later, it does at a later time,
+    /// so a state at any time that has an effect has its causes.
+    #[test]
+    fn cut_at_any_time_has_the_causes_of_all_that_it_has(
+        steps in proptest::collection::vec(
+            (0usize..2, 0usize..3, any::<bool>(), 0u64..40), 1..80),
+        skew in 0u64..500,
+    ) {
+        let mut shards = [(); 2].map(|()| Rig::<Ledger>::new(Retention::default()));
+        shards[1].time += skew;
+        // Per client: the highest time and the version of each shard that it has seen.
+        let mut clients = [(0u64, [0u64; 2]); 3];
+        let mut effects = Vec::new();
+        for (shard, client, writes, passes) in steps {
+            for rig in &mut shards {
+                rig.time += passes;
+            }
+            let (floor, seen) = &mut clients[client];
+            let rig = &mut shards[shard];
+            if writes {
+                let done = rig.after::<Version>(*floor, "touch", &()).expect("in time");
+                effects.push((shard, done.version.0, *seen));
+                (*floor, seen[shard]) = (done.time.0.0.max(*floor), done.version.0);
+            } else {
+                let machine = &rig.machine;
+                seen[shard] = machine.header.version;
+                *floor = machine.newest_time().max(*floor);
+            }
+        }
+        let times = shards.iter().flat_map(|rig| rig.machine.times.iter().copied());
+        for time in times.collect::<Vec<_>>() {
+            let cut = [0, 1].map(|it: usize| shards[it].machine.version_at(time));
+            let cut = cut.map(|version| version.expect("kept"));
+            for (shard, version, causes) in &effects {
+                if *version <= cut[*shard] {
+                    prop_assert!(causes[0] <= cut[0] && causes[1] <= cut[1], "at {time}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn command_that_changes_no_field_makes_no_version() {
+    let mut rig = Rig::<Ledger>::new(Retention::default());
+    let closed = rig.ordered::<bool>("close", &("none",)).expect("executed");
+    assert_eq!((closed.value, closed.version), (false, Version(0)));
+    let put = rig
+        .ordered::<Option<i64>>("put", &("a", 1))
+        .expect("executed");
+    assert_eq!(put.version, Version(1));
+    assert_eq!(rig.query("since", &("a",)), Ok(Some(Version(1))));
+}
+
+#[test]
+fn panicking_handler_stops_the_shard_but_not_its_past() {
+    let mut rig = Rig::<Ledger>::new(Retention::default());
+    rig.ordered::<Option<i64>>("put", &("a", 5))
+        .expect("executed");
+    let divided: Result<i64, _> = rig.query("divide", &(0i64,));
+    assert!(matches!(
+        divided,
+        Err(CallError::Panicked { stopped: false, .. })
+    ));
+    let failed = rig
+        .ordered::<()>("fail", &("no such account",))
+        .expect_err("it panics");
+    let expected = CallError::Panicked {
+        shard: "it/0".to_owned(),
+        method: "fail".to_owned(),
+        version: Version(1),
+        message: "no such account".to_owned(),
+        stopped: true,
+    };
+    assert_eq!(failed, expected);
+    let mut copy = rig.copied(10);
+    assert_eq!(
+        copy.ordered::<bool>("close", &("a",))
+            .expect_err("it has stopped"),
+        expected
+    );
+    assert_eq!(
+        copy.query::<All>("all", &()).expect_err("it has stopped"),
+        expected
+    );
+    let (_, told) = copy.past::<All>(Kind::QueryAtVersion(1), 100, "all");
+    assert_eq!(told.expect("the past is there").value.0, 5);
+    assert_eq!(copy.machine.digest(), rig.machine.digest());
+}
+
+#[test]
+fn bytes_that_are_no_call_change_nothing() {
+    let mut rig = Rig::<Ledger>::new(Retention::default());
+    rig.ordered::<Option<i64>>("put", &("a", 5))
+        .expect("executed");
+    let digest = rig.machine.digest();
+    let put = Call::encode(Kind::Ordered(0), number::<Ledger>("put"), &("b", 1i64));
+    let mut longer = put.clone();
+    longer.push(0);
+    let query = Call::encode(Kind::Query, number::<Ledger>("all"), &());
+    let unknown = Call::encode(Kind::Ordered(0), 12345, &());
+    for bytes in [
+        &[][..],
+        &[9],
+        &put[..put.len() - 1],
+        &longer,
+        &query,
+        &unknown,
+    ] {
+        let mut reply = Vec::new();
+        rig.machine.apply(&At::default(), bytes, &mut reply);
+        let answer = call::read_answer::<()>(&reply, "it/0");
+        assert!(matches!(answer, Err(CallError::Schema { .. })), "{bytes:?}");
+        let mut reply = Vec::new();
+        rig.machine.query_at(&At::default(), bytes, &mut reply);
+        assert!(
+            call::read_answer::<()>(&reply, "it/0").is_err(),
+            "{bytes:?}"
+        );
+    }
+    assert_eq!(rig.machine.digest(), digest);
+}
+
+#[test]
+fn broken_snapshot_is_refused() {
+    let mut rig = Rig::<Ledger>::new(Retention::default());
+    for amount in 0..20 {
+        rig.ordered::<Option<i64>>("put", &("a", amount))
+            .expect("executed");
+    }
+    rig.machine.begin_snapshot();
+    let mut snapshot = Vec::new();
+    while rig.machine.snapshot_chunk(&mut snapshot, 100) == SnapshotProgress::More {}
+    let refused = |bytes: &[u8]| {
+        let mut machine = ServiceMachine::<Ledger>::new(Retention::default());
+        machine.begin_restore();
+        let read = machine.restore_chunk(bytes);
+        read.and_then(|()| machine.finish_restore()).is_err()
+    };
+    assert!(!refused(&snapshot));
+    for length in 0..snapshot.len() {
+        assert!(refused(&snapshot[..length]), "cut at {length}");
+    }
+    let doubled = [&snapshot[..], &snapshot].concat();
+    assert!(refused(&doubled));
+    // Bytes that differ may be another state, but no panic.
+    for at in 0..snapshot.len() {
+        let mut other = snapshot.clone();
+        other[at] ^= 0x41;
+        refused(&other);
+    }
+}
+
+#[derive(Default, Service)]
+struct Account {
+    total: Persistent<u64>,
+    order: Persistent<Vec<u64>>,
+}
+
+#[service]
+impl Account {
+    #[ordered]
+    fn pay(&mut self, context: &mut CallContext, shards: Vec<usize>, amount: u64) {
+        *self.total += amount;
+        for shard in shards {
+            context.then("account", shard, Account::calls().receive(amount));
+        }
+    }
+    #[ordered]
+    fn receive(&mut self, amount: u64) {
+        *self.total += amount;
+        self.order.push(amount);
+    }
+    #[query]
+    fn order(&self) -> Vec<u64> {
+        self.order.clone()
+    }
+}
+
+fn payer() -> Rig<Account> {
+    let mut rig = Rig::<Account>::new(Retention::default());
+    let destinations = Destinations(vec![crate::groups::hand_off::Destination {
+        subgroup: "account".to_owned(),
+        service: "Account",
+        shards: 2,
+    }]);
+    rig.machine = rig.machine.handing_off_to(destinations);
+    rig
+}
+
+impl Rig<Account> {
+    fn order<R: serde::de::DeserializeOwned>(&mut self, call: &[u8]) -> Result<R, CallError> {
+        let mut reply = Vec::new();
+        self.machine.apply(&self.at(), call, &mut reply);
+        call::read_answer(&reply, "it/0").map(|done| done.value)
+    }
+
+    fn outbox(&self) -> Vec<HandOff> {
+        let (mut reply, limit) = (Vec::new(), 3u64);
+        let call = Call::encode(Kind::Outbox, 0, &limit);
+        self.machine.query(&self.at(), &call, &mut reply);
+        let done = call::read_answer(&reply, "it/0");
+        done.map(|done| done.value).expect("told")
+    }
+
+    fn deliver(&mut self, source: &str, hand_off: &HandOff) -> Result<(), CallError> {
+        let delivery = Delivery {
+            source,
+            number: hand_off.number,
+            time: hand_off.time,
+            arguments: &hand_off.arguments,
+        };
+        let call = Call::encode(Kind::Deliver, hand_off.method, &delivery);
+        let _: call::Anything = self.order(&call)?;
+        Ok(())
+    }
+}
+
+proptest! {
+    /// Couriers deliver what they know in any order, again and again, and settle what was executed;
+    /// source and destinations move to other members: each hand-off is executed once, in order.
+    #[test]
+    fn hand_offs_are_executed_once_and_in_order(
+        steps in proptest::collection::vec((0u8..6, 0usize..8), 1..120),
+    ) {
+        let mut source = payer();
+        let mut shards = [(); 2].map(|()| Rig::<Account>::new(Retention::default()));
+        let mut expected = [Vec::new(), Vec::new()];
+        let mut known: Vec<HandOff> = Vec::new();
+        let mut amount = 0;
+        for (step, which) in steps {
+            match step {
+                0 => {
+                    amount += 1;
+                    let to = [vec![0], vec![1], vec![0, 1], vec![1, 1], vec![]];
+                    let to = &to[which % to.len()];
+                    source.time += 1;
+                    source.ordered::<()>("pay", &(to, amount)).expect("executed");
+                    to.iter().for_each(|shard| expected[*shard].push(amount));
+                }
+                1 => known.extend(source.outbox()),
+                2 if !known.is_empty() => {
+                    let at = which % known.len();
+                    let hand_off = known[at].clone();
+                    let number = usize::from(hand_off.destination == "account/1");
+                    let shard = &mut shards[number];
+                    let executed = shard.deliver("payer/0", &hand_off).is_ok();
+                    let made = shard.machine.newest_time();
+                    prop_assert!(!executed || made > hand_off.time);
+                    if executed && which % 2 == 0 {
+                        known.remove(at);
+                    }
+                }
+                3 => {
+                    let number = which % 2;
+                    for number in [number, 1 - number] {
+                        let upto = shards[number].machine.hand_offs.executed("payer/0");
+                        let name = format!("account/{number}");
+                        let call = Call::encode(Kind::Settle, 0, &(name, upto));
+                        let _: call::Anything = source.order(&call).expect("settled");
+                    }
+                }
+                4 => {
+                    let mut copy = source.copied(1 + which * 20);
+                    copy.machine.destinations = source.machine.destinations.clone();
+                    prop_assert_eq!(copy.machine.digest(), source.machine.digest());
+                    source = copy;
+                }
+                5 => shards[which % 2] = shards[which % 2].copied(1 + which * 20),
+                _ => {}
+            }
+            for (shard, expected) in shards.iter().zip(&expected) {
+                let order: Vec<u64> = shard.query("order", &()).expect("told");
+                prop_assert!(expected.starts_with(&order), "{order:?} of {expected:?}");
+            }
+        }
+        // A courier that continues delivers the rest.
+        loop {
+            let waiting = source.outbox();
+            for hand_off in &waiting {
+                let number = usize::from(hand_off.destination == "account/1");
+                shards[number].deliver("payer/0", hand_off).expect("in order");
+                let settled = (&hand_off.destination, hand_off.number);
+                let call = Call::encode(Kind::Settle, 0, &settled);
+                let _: call::Anything = source.order(&call).expect("settled");
+            }
+            if waiting.is_empty() {
+                break;
+            }
+        }
+        for (shard, expected) in shards.iter().zip(&expected) {
+            let order: Vec<u64> = shard.query("order", &()).expect("told");
+            prop_assert_eq!(&order, expected);
+        }
+    }
+}
+
+#[test]
+fn full_outbox_refuses_commands_before_their_handlers_run() {
+    let mut source = payer();
+    let to = vec![0usize; 1000];
+    for _ in 0..5 {
+        source.ordered::<()>("pay", &(&to, 1u64)).expect("executed");
+    }
+    let digest = source.machine.digest();
+    let refused = source.ordered::<()>("pay", &(&to, 1u64));
+    assert_eq!(refused.expect_err("full"), CallError::Busy);
+    assert_eq!(source.machine.digest(), digest);
+    let call = Call::encode(Kind::Settle, 0, &("account/0", 1000u64));
+    let _: call::Anything = source.order(&call).expect("settled");
+    source
+        .ordered::<()>("pay", &(&to, 1u64))
+        .expect("there is room");
+    let mut undeclared = Rig::<Account>::new(Retention::default());
+    let failed = undeclared.ordered::<()>("pay", &(vec![0usize], 1u64));
+    let failed = failed.expect_err("it panics").to_string();
+    assert!(failed.contains("hands_off_to"), "{failed}");
+}
+
+#[test]
+fn service_without_versions_has_no_past() {
+    let mut rig = Rig::<Cache>::new(Retention::default());
+    let set = rig.ordered::<()>("set", &(1u8, 2u8)).expect("executed");
+    assert_eq!(set.version, Version(0));
+    assert_eq!(rig.query("get", &(1u8,)), Ok(Some(2u8)));
+    assert_eq!(rig.copied(5).query("get", &(1u8,)), Ok(Some(2u8)));
+    let (answer, _) = rig.past::<()>(Kind::QueryAtTime, 100, "get");
+    assert_eq!(answer, PastAnswer::NotKept);
+}
