@@ -108,14 +108,35 @@ pub struct Local {
     deadline: Duration,
     /// Shards, each with a machine of its own.
     layout: Option<LayoutFile>,
+    /// Where this process has one replica of several.
+    own: Option<Own>,
+}
+
+/// One replica of a cluster whose others run elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub id: u16,
+    /// The addresses of all replicas.
+    pub addresses: Vec<String>,
+    pub identity: u128,
+    pub secret: [u8; 32],
 }
 
 /// Makes the state machine of a group; group 0 is all of the cluster, or stands above its shards.
 pub(crate) type Machines<'a> = &'a dyn Fn(GroupId) -> Box<dyn StateMachine>;
 
 impl Local {
+    /// Only this replica runs here.
+    pub(crate) fn own(mut self, own: Own) -> Self {
+        self.replicas = own.addresses.len();
+        self.own = Some(own);
+        self
+    }
+
     pub(crate) fn layout(mut self, layout: LayoutFile) -> Self {
         self.layout = Some(layout);
+        // Members that follow the view keep their shards on disk.
+        self.durability = Durability::Disk;
         self
     }
 
@@ -181,6 +202,13 @@ impl Local {
             let reason = "members: there are 0, a cluster has at least 1".to_owned();
             return Err(StartError::Config(reason).into());
         }
+        if let Some(own) = &self.own
+            && usize::from(own.id) >= own.addresses.len()
+        {
+            let (id, last) = (own.id, own.addresses.len() - 1);
+            let reason = format!("member {id}: there are the addresses of members 0 to {last}");
+            return Err(StartError::Config(reason).into());
+        }
         let (path, temporary) = match &self.directory {
             Some(path) => (path.clone(), None),
             None => {
@@ -189,12 +217,24 @@ impl Local {
                 (made.path().to_owned(), Some(made))
             }
         };
-        let identity = ClusterId(identity(&path)?);
+        let identity = match &self.own {
+            Some(own) => {
+                fs::create_dir_all(&path).map_err(system(path.display().to_string()))?;
+                own.identity
+            }
+            None => identity(&path)?,
+        };
+        let identity = ClusterId(identity);
         let mut listeners = Vec::new();
         let mut members = Vec::new();
         for place in self.places_in(&path)? {
             let listening = match place {
                 Listens::Nowhere => None,
+                Listens::Elsewhere(address) => {
+                    members.push(Member { peer: address });
+                    listeners.push(None);
+                    continue;
+                }
                 Listens::Anywhere => Some(listen(None)?),
                 Listens::At(address) => Some(listen(Some(address))?),
             };
@@ -235,6 +275,16 @@ impl Local {
 
     /// Where the replicas listen: as the members have agreed, once they have changed.
     fn places_in(&self, path: &Path) -> Result<Vec<Listens>, Error> {
+        if let Some(own) = &self.own {
+            let places = own.addresses.iter().zip(0..).map(|(address, id)| {
+                let address = address.clone();
+                match id == own.id {
+                    true => Listens::At(address),
+                    false => Listens::Elsewhere(address),
+                }
+            });
+            return Ok(places.collect());
+        }
         let stored = (0..ReplicaSet::MEMBERS_MAX).map(|id| path.join(format!("replica-{id}")));
         let stored = stored.filter(|data| data.exists());
         let newest = stored
@@ -270,6 +320,8 @@ impl Local {
 /// Where a replica listens.
 enum Listens {
     At(String),
+    /// In another process.
+    Elsewhere(String),
     /// At any port on loopback.
     Anywhere,
     /// It was removed.
@@ -316,6 +368,9 @@ impl Place {
         config.options.clone_from(&self.settings.options);
         config.durability = self.settings.durability;
         config.layout.clone_from(&self.settings.layout);
+        if let Some(own) = &self.settings.own {
+            config.secret = own.secret;
+        }
         config.redis_listen = None;
         config.admin_listen = None;
         config.client_deadline = self.settings.deadline;
@@ -372,6 +427,7 @@ impl Cluster {
             directory: None,
             deadline: Duration::from_secs(10),
             layout: None,
+            own: None,
         }
     }
 

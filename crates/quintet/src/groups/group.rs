@@ -15,10 +15,13 @@ use super::{
     pending::Answering,
     service::{FieldOf, HasHistory, Methods, Reply, Versioned},
 };
-use crate::{Cluster, Error, cluster::Local};
+use crate::{
+    Cluster, Error,
+    cluster::{Local, Own},
+};
 use quintet_replica::{
     At, CommandTime, GroupId, Level, RestoreError, SnapshotProgress, StateMachine, Terms,
-    past::Asking,
+    digest::hash_wide, past::Asking,
 };
 use quintet_runtime::{
     Handle, StartError, StatusReport, SubmitError,
@@ -47,6 +50,9 @@ pub struct LocalGroup {
     services: Vec<ServiceEntry>,
     /// The name of the one shard where there is no layout.
     one_name: String,
+    /// Where this process has one member of several.
+    own: Option<Own>,
+    secret: Option<String>,
 }
 
 /// A service that a group can run.
@@ -92,10 +98,18 @@ impl LocalGroup {
     }
 
     /// Keeps the data in `directory`, on disk: a group started there again has all of it, its past
-    /// included. The default: in memory.
+    /// included. The default: in memory; with a layout in a temporary directory.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.local = self.local.directory(directory);
+        self
+    }
+
+    /// The secret that all members share, 64 hexadecimal digits: needed where a member's address is
+    /// not of this machine.
+    #[must_use]
+    pub fn secret(mut self, digits: impl Into<String>) -> Self {
+        self.secret = Some(digits.into());
         self
     }
 
@@ -147,6 +161,11 @@ impl LocalGroup {
         let retention = self.retention;
         let wrong = |why: String| Error::Start(StartError::Config(why));
         let mut local = self.local.clone();
+        if let Some(own) = &self.own {
+            let mut own = own.clone();
+            own.secret = self.checked_secret(&own).map_err(wrong)?;
+            local = local.own(own);
+        }
         let (shards, factories) = match &self.layout {
             None => {
                 let [service] = &self.services[..] else {
@@ -213,6 +232,30 @@ impl LocalGroup {
             cluster: Mutex::new(cluster),
             courier,
         })
+    }
+
+    fn checked_secret(&self, own: &Own) -> Result<[u8; 32], String> {
+        let Some(digits) = &self.secret else {
+            let is_here = |address: &String| {
+                let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+                host == "localhost" || host.starts_with("127.") || host == "[::1]"
+            };
+            return match own.addresses.iter().find(|it| !is_here(it)) {
+                Some(address) => Err(format!(
+                    "member {address} is on another machine: set the same secret at all members, 64 \
+                     hexadecimal digits"
+                )),
+                None => Ok([0; 32]),
+            };
+        };
+        let mut secret = [0; 32];
+        let is_hex = digits.len() == 64 && digits.bytes().all(|it| it.is_ascii_hexdigit());
+        for (place, byte) in secret.iter_mut().enumerate() {
+            let digits = digits.get(2 * place..2 * place + 2).filter(|_| is_hex);
+            let read = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
+            *byte = read.ok_or("the secret has 64 hexadecimal digits")?;
+        }
+        Ok(secret)
     }
 
     /// The shards of a layout, each with its service.
@@ -360,7 +403,32 @@ impl Group {
             layout: None,
             services: Vec::new(),
             one_name: String::new(),
+            own: None,
+            secret: None,
         }
+    }
+
+    /// One member of a group whose others run in other processes: number `id` of those that listen at
+    /// these addresses, with its data in `directory`. Name, addresses, services, layout and settings are
+    /// the same at all members; what is missing of the data at a restart is fetched from the others.
+    #[must_use]
+    pub fn member(
+        name: &str,
+        id: u16,
+        addresses: &[impl AsRef<str>],
+        directory: impl Into<PathBuf>,
+    ) -> LocalGroup {
+        let addresses = addresses.iter().map(|it| it.as_ref().to_owned());
+        LocalGroup {
+            own: Some(Own {
+                id,
+                addresses: addresses.collect(),
+                identity: hash_wide(name.as_bytes()).max(1),
+                secret: [0; 32],
+            }),
+            ..Self::local(0)
+        }
+        .directory(directory)
     }
 
     /// A handle of the shard `SUBGROUP/NUMBER`.

@@ -55,6 +55,12 @@
 //! for another call: that gives [`CallError::InsideHandler`]. One that panics does so at every
 //! member, and the shard stops there.
 //!
+//! # Shards
+//!
+//! A layout divides a group into shards of several services ([`LocalGroup::layout`]); a handle names
+//! its shard, or a key of it. Methods hand calls off to other shards with [`CallContext::then`].
+//! [`Group::local`] runs all members in this process, [`Group::member`] one of them.
+//!
 //! # Versions
 //!
 //! Each ordered call that changes a [`Persistent`] value or a [`PersistentMap`] makes a version: a
