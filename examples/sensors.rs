@@ -1,4 +1,7 @@
 //! Readings of sensors in six shards, and questions about all of them at one time.
+//!
+//! With `--serve ADDRESS` it serves clients of Redis until its input ends: `QUINTET.CALL
+//! "sensors:sensor 7" report '["sensor 7", 20]'`.
 
 use quintet::groups::{Group, PersistentMap, Service, Shard, Time, service};
 use std::time::{Duration, SystemTime};
@@ -44,6 +47,16 @@ fn sum_at(shards: &[Shard<Sensors>], time: Time) -> Result<(i64, u64), Box<dyn s
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let group = Group::local(12).layout(LAYOUT).serve::<Sensors>().start()?;
     group.wait_ready(Duration::from_secs(30))?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, address] = &arguments[..]
+        && flag == "--serve"
+    {
+        let server = group.serve_calls(address)?;
+        println!("serving {}", server.address());
+        return Ok(std::io::stdin()
+            .lines()
+            .try_for_each(|line| line.map(drop))?);
+    }
     let shards = group.all::<Sensors>("sensors")?;
     let mut times = Vec::new();
     for round in 1..=5 {

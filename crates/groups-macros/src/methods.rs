@@ -221,6 +221,27 @@ impl Tagged {
         number_of(&self.key())
     }
 
+    /// Its arm where a call is read from JSON.
+    fn json_arm(&self) -> TokenStream {
+        let (name, number, signature) = (self.name.to_string(), self.number(), self.signature());
+        let kind = match self.tag {
+            Tag::Ordered => quote!(::quintet::groups::MethodKind::Ordered),
+            Tag::Query => quote!(::quintet::groups::MethodKind::Query),
+        };
+        let read = match self.arguments.is_empty() {
+            true => quote!(::quintet::groups::macros::call_of_empty_json),
+            false => {
+                let types = self.arguments.iter().map(|(_, of)| match &*text_of(of) {
+                    "&str" => quote!(String),
+                    "&[u8]" => quote!(::quintet::groups::macros::JsonBytes),
+                    _ => quote!(#of),
+                });
+                quote!(::quintet::groups::macros::call_of_json::<(#(#types,)*)>)
+            }
+        };
+        quote!(#name => #read(#number, #kind, #signature, arguments),)
+    }
+
     /// Its arm in the dispatch.
     fn arm(&self) -> TokenStream {
         let (name, number) = (&self.name, self.number());
@@ -341,6 +362,12 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
             }
         }
     });
+    let read_json = methods.iter().map(Tagged::json_arm);
+    let to_json = methods.iter().map(|it| {
+        let (number, answer) = (it.number(), &it.answer);
+        let write = quote_spanned!(answer.span() => ::quintet::groups::macros::answer_to_json);
+        quote!(#number => #write::<#answer>(value),)
+    });
     let calls = format_ident!("{service}Calls");
     let values = of(Tag::Ordered).map(|it| it.value(service));
     let text = format!("Calls of the ordered methods of [`{service}`] as values.");
@@ -374,6 +401,23 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
             const METHODS: &'static [::quintet::groups::Method] = &[#(#rows),*];
             type Ordered = #ordered;
             type Query = #query;
+
+            fn call_of_json(
+                method: &str,
+                arguments: &str,
+            ) -> Option<Result<::quintet::groups::JsonCall, String>> {
+                Some(match method {
+                    #(#read_json)*
+                    _ => return None,
+                })
+            }
+
+            fn answer_to_json(method: u32, value: &[u8]) -> Option<String> {
+                match method {
+                    #(#to_json)*
+                    _ => None,
+                }
+            }
 
             fn call_ordered(
                 &mut self,

@@ -350,6 +350,139 @@ fn answers_can_be_awaited() {
     assert_eq!(told, Ok(100));
 }
 
+/// Sends a command as clients of Redis do, and reads one line or one bulk string of the answer.
+fn redis(stream: &mut std::net::TcpStream, command: &[&str]) -> String {
+    use std::io::{BufRead, BufReader, Write};
+    let mut bytes = format!("*{}\r\n", command.len());
+    for word in command {
+        bytes += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    stream.write_all(bytes.as_bytes()).expect("sent");
+    let mut reader = BufReader::new(stream);
+    let mut line = || {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("answered");
+        line.trim_end().to_owned()
+    };
+    let head = line();
+    match head.split_at(1) {
+        ("$", _) => line(),
+        ("*", count) => {
+            let count: usize = count.parse().expect("a count");
+            let all = (0..count).map(|_| {
+                let head = line();
+                if head.starts_with('$') { line() } else { head }
+            });
+            all.collect::<Vec<_>>().join(" ")
+        }
+        _ => head,
+    }
+}
+
+#[test]
+fn clients_of_redis_call_services() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let group = divided(directory.path());
+    let server = group.serve_calls("127.0.0.1:0").expect("it listens");
+    let mut stream = std::net::TcpStream::connect(server.address()).expect("it answers");
+    let mut ask = |command: &[&str]| redis(&mut stream, command);
+    assert_eq!(ask(&["PING"]), "+PONG");
+    assert_eq!(ask(&["QUINTET.CALL", "counter/1", "add", "[5]"]), "5");
+    assert_eq!(ask(&["quintet.call", "counter/1", "add", "[2]"]), "7");
+    assert_eq!(ask(&["QUINTET.CALL", "counter/1", "value"]), "7");
+    assert_eq!(
+        ask(&["QUINTET.CALL", "counter/1", "value", "AT", "v:1"]),
+        "5"
+    );
+    assert_eq!(
+        ask(&["QUINTET.CALL", "counter/1", "value", "at", "now"]),
+        "7"
+    );
+    let done = ask(&["QUINTET.CALL", "counter/1", "value", "[]", "DONE"]);
+    assert!(done.starts_with("7 :2 :"), "{done}");
+    let put = [
+        "QUINTET.CALL",
+        "store:any",
+        "put",
+        r#"["a \"key\"", "bytes"]"#,
+    ];
+    assert_eq!(ask(&put), "1");
+    assert_eq!(
+        ask(&["QUINTET.CALL", "store/0", "put", r#"["b", [1, 255]]"#]),
+        "2"
+    );
+    let methods = ask(&["QUINTET.METHODS", "counter/0"]);
+    assert_eq!(methods, "ordered add(u64) -> u64 query value() -> u64");
+    for (command, why) in [
+        (
+            &["QUINTET.CALL", "counter/1", "add", "[-5]"][..],
+            "arguments of 'ordered add(u64)",
+        ),
+        (
+            &["QUINTET.CALL", "counter/1", "value", "[1]"],
+            "arguments of 'query value()",
+        ),
+        (
+            &["QUINTET.CALL", "counter/1", "sub", "[5]"],
+            "it has add, value",
+        ),
+        (
+            &["QUINTET.CALL", "counter/2", "value"],
+            "there is no shard 'counter/2'",
+        ),
+        (
+            &["QUINTET.CALL", "none:a", "value"],
+            "there is no shard 'none:a'",
+        ),
+        (
+            &["QUINTET.CALL", "counter/1", "add", "[5]", "AT", "v:1"],
+            "'add' is ordered",
+        ),
+        (
+            &["QUINTET.CALL", "counter/1", "value", "AT", "yesterday"],
+            "is not a time",
+        ),
+        (
+            &["QUINTET.CALL", "counter/1", "value", "AT", "v:9"],
+            "-NOTYET",
+        ),
+        (
+            &[
+                "QUINTET.CALL",
+                "store/0",
+                "chance_of",
+                r#"["a"]"#,
+                "AT",
+                "v:1",
+            ],
+            "-NOHISTORY",
+        ),
+        (&["QUINTET.CALL", "counter/1"], "usage"),
+        (&["GET", "a"], "unknown command"),
+    ] {
+        let refused = ask(command);
+        assert!(
+            refused.starts_with('-') && refused.contains(why),
+            "{command:?}: {refused}"
+        );
+    }
+    assert_eq!(ask(&["QUIT"]), "+OK");
+    let mut stream = std::net::TcpStream::connect(server.address()).expect("it answers");
+    let failed = redis(
+        &mut stream,
+        &["QUINTET.CALL", "store/0", "fail", r#"["no room"]"#],
+    );
+    assert!(
+        failed.contains("no room; the shard has stopped"),
+        "{failed}"
+    );
+    drop(server);
+    assert_eq!(
+        std::io::Read::read(&mut stream, &mut [0; 8]).unwrap_or(0),
+        0
+    );
+}
+
 const SHARDS: &str = r#"
 [[subgroup]]
 name = "counter"

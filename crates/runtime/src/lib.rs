@@ -55,6 +55,7 @@ pub use proxy::Proxy;
 pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,
 };
+pub use server::resp;
 pub use server::{
     ASK_ANOTHER, BranchReport, CHANGE_MAX, ChangeReport, ChangeRequest, ClockReport, DifferReport,
     DigestReport, GroupReport, MemberReport, PeerClockReport, PeerReport, SnapshotReport,

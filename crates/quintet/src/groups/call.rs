@@ -66,12 +66,17 @@ pub(super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub fn encode(kind: Kind, method: u32, arguments: &impl Serialize) -> Vec<u8> {
+        Self::encode_with(kind, method, |out| encoding::append(arguments, out))
+    }
+
+    /// The same with arguments that `write` appends.
+    pub fn encode_with(kind: Kind, method: u32, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut bytes = vec![kind.tag()];
         bytes.extend_from_slice(&method.to_le_bytes());
         if let Kind::Ordered(number) | Kind::QueryAtVersion(number) = kind {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        encoding::append(arguments, &mut bytes);
+        write(&mut bytes);
         bytes
     }
 
@@ -230,6 +235,23 @@ pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
     bytes: &[u8],
     shard: &str,
 ) -> Result<Done<R>, CallError> {
+    let Done {
+        value,
+        version,
+        time,
+    } = open_answer(bytes, shard)?;
+    let value = encoding::decode_first(value).ok_or_else(|| CallError::Schema {
+        shard: shard.to_owned(),
+    })?;
+    Ok(Done {
+        value,
+        version,
+        time,
+    })
+}
+
+/// An answer whose value is still encoded.
+pub(super) fn open_answer<'a>(bytes: &'a [u8], shard: &str) -> Result<Done<&'a [u8]>, CallError> {
     let malformed = || CallError::Schema {
         shard: shard.to_owned(),
     };
@@ -239,7 +261,7 @@ pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
             let (time, rest) = rest.split_first_chunk().ok_or_else(malformed)?;
             let (value, _) = split_hand_offs(rest).ok_or_else(malformed)?;
             Ok(Done {
-                value: encoding::decode_first(value).ok_or_else(malformed)?,
+                value,
                 version: Version(u64::from_le_bytes(*version)),
                 time: Time(CommandTime(u64::from_le_bytes(*time))),
             })

@@ -7,13 +7,15 @@
 //! ```
 
 use super::{
-    CallError, Pending, Retention, Time, Version, When,
+    CallError, Done, Pending, Retention, Time, Version, When,
     call::{self, Call, Kind, Told},
     courier::{Bag, Courier, Source},
+    encoding,
     hand_off::{Destination, Destinations},
     machine::ServiceMachine,
     pending::Answering,
-    service::{FieldOf, HasHistory, Methods, Reply, Versioned},
+    redis::CallServer,
+    service::{FieldOf, HasHistory, JsonCall, Method, MethodKind, Methods, Reply, Versioned},
 };
 use crate::{
     Cluster, Error,
@@ -27,11 +29,12 @@ use quintet_runtime::{
     Handle, StartError, StatusReport, SubmitError,
     layout::{self, Layout, LayoutFile},
 };
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     any::TypeId,
     fmt,
     marker::PhantomData,
+    net::ToSocketAddrs,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
@@ -61,6 +64,10 @@ struct ServiceEntry {
     name: &'static str,
     id: fn() -> TypeId,
     machine: fn(Retention, Destinations) -> Box<dyn StateMachine>,
+    methods: &'static [Method],
+    is_versioned: bool,
+    call_of_json: fn(&str, &str) -> Option<Result<JsonCall, String>>,
+    answer_to_json: fn(u32, &[u8]) -> Option<String>,
 }
 
 impl fmt::Debug for ServiceEntry {
@@ -74,6 +81,10 @@ impl ServiceEntry {
         Self {
             name: S::NAME,
             id: TypeId::of::<S>,
+            methods: S::METHODS,
+            is_versioned: S::VERSIONED,
+            call_of_json: S::call_of_json,
+            answer_to_json: S::answer_to_json,
             machine: |retention, destinations| {
                 Box::new(ServiceMachine::<S>::new(retention).handing_off_to(destinations))
             },
@@ -226,7 +237,7 @@ impl LocalGroup {
             error,
         })?;
         Ok(Group {
-            shards,
+            shards: shards.into(),
             machines,
             calls,
             cluster: Mutex::new(cluster),
@@ -354,6 +365,18 @@ impl ShardEntry {
     }
 }
 
+impl ShardEntry {
+    fn handle<S>(&self, calls: &Arc<Calls>) -> Shard<S> {
+        Shard {
+            calls: calls.clone(),
+            name: self.name.clone(),
+            group: self.group,
+            route: Route::default(),
+            service: PhantomData,
+        }
+    }
+}
+
 /// Ways to the members, shared by the handles of shards.
 #[derive(Debug)]
 pub(super) struct Calls {
@@ -371,7 +394,7 @@ pub(super) struct Calls {
 /// A running group in this process. Dropping it stops its members; handles of its shards may be kept
 /// and answer [`CallError::Stopped`] then.
 pub struct Group {
-    shards: Vec<ShardEntry>,
+    shards: Arc<[ShardEntry]>,
     machines: SharedMachines,
     calls: Arc<Calls>,
     cluster: Mutex<Cluster>,
@@ -442,7 +465,7 @@ impl Group {
             shard: format!("{subgroup}/{number}"),
             service: S::NAME,
         })?;
-        Ok(self.handle(entry))
+        Ok(entry.handle(&self.calls))
     }
 
     /// A handle of the shard of a subgroup that has this key: CRC-32C of the key modulo the number of
@@ -469,7 +492,7 @@ impl Group {
     pub fn all<S: Methods>(&self, subgroup: &str) -> Result<Vec<Shard<S>>, CallError> {
         self.shard::<S>(subgroup, 0)?;
         let shards = self.shards_of::<S>(subgroup);
-        Ok(shards.map(|entry| self.handle(entry)).collect())
+        Ok(shards.map(|entry| entry.handle(&self.calls)).collect())
     }
 
     fn shards_of<S: Methods>(&self, subgroup: &str) -> impl Iterator<Item = &ShardEntry> {
@@ -477,16 +500,6 @@ impl Group {
             *entry.subgroup == *subgroup && (entry.service.id)() == TypeId::of::<S>()
         };
         self.shards.iter().filter(is_it)
-    }
-
-    fn handle<S>(&self, entry: &ShardEntry) -> Shard<S> {
-        Shard {
-            calls: self.calls.clone(),
-            name: entry.name.clone(),
-            group: entry.group,
-            route: Route::default(),
-            service: PhantomData,
-        }
     }
 
     /// A time for queries of several shards: everything that this program was told before is in their
@@ -520,6 +533,18 @@ impl Group {
         }
     }
 
+    /// Serves calls to clients of Redis at this address: `QUINTET.CALL`, see [`CallServer`].
+    ///
+    /// # Errors
+    /// [`Error::System`] when it cannot listen there.
+    pub fn serve_calls(&self, address: impl ToSocketAddrs) -> Result<CallServer, Error> {
+        let doors = Callers {
+            shards: self.shards.clone(),
+            calls: self.calls.clone(),
+        };
+        CallServer::start(doors, address)
+    }
+
     /// Stops one member, as if its process had been told to end; the others continue. One that has
     /// stopped already is ignored.
     pub fn stop_member(&self, member: usize) {
@@ -548,6 +573,104 @@ impl Group {
 
     fn lock(&self) -> MutexGuard<'_, Cluster> {
         self.cluster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls of which the types are known at run time only.
+#[derive(Clone, Debug)]
+pub(super) struct Callers {
+    shards: Arc<[ShardEntry]>,
+    calls: Arc<Calls>,
+}
+
+/// The answer to such a call, in JSON.
+pub(super) type JsonAnswer = Result<Done<String>, JsonError>;
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JsonError {
+    #[error("{0}")]
+    Wrong(String),
+    #[error("{0}")]
+    Call(#[from] CallError),
+}
+
+impl Callers {
+    /// The shard that `SUBGROUP/NUMBER` or `SUBGROUP:KEY` names.
+    fn shard(&self, name: &str) -> Result<&ShardEntry, JsonError> {
+        let found = match name.split_once(['/', ':']) {
+            Some((subgroup, key)) if name.as_bytes()[subgroup.len()] == b':' => {
+                let mut of = self.shards.iter().filter(|it| *it.subgroup == *subgroup);
+                let first = of.next();
+                first.and_then(|first| {
+                    let number = layout::shard_of(key.as_bytes(), first.count);
+                    std::iter::once(first).chain(of).nth(number)
+                })
+            }
+            _ => self.shards.iter().find(|it| *it.name == *name),
+        };
+        found.ok_or_else(|| {
+            JsonError::Wrong(format!(
+                "there is no shard '{name}'; name one SUBGROUP/NUMBER, or SUBGROUP:KEY"
+            ))
+        })
+    }
+
+    /// The methods of a shard's service.
+    pub fn methods(&self, shard: &str) -> Result<&'static [Method], JsonError> {
+        Ok(self.shard(shard)?.service.methods)
+    }
+
+    /// Calls a method by name.
+    pub fn call(
+        &self,
+        shard: &str,
+        method: &str,
+        arguments: &str,
+        when: Option<When>,
+    ) -> JsonAnswer {
+        let entry = self.shard(shard)?;
+        let (service, wrong) = (&entry.service, JsonError::Wrong);
+        let read = (service.call_of_json)(method, arguments);
+        let read = read.ok_or_else(|| {
+            let known: Vec<_> = service.methods.iter().map(|it| it.name).collect();
+            let (of, known) = (service.name, known.join(", "));
+            wrong(format!(
+                "service {of} has no method '{method}'; it has {known}"
+            ))
+        })?;
+        let call = read.map_err(wrong)?;
+        let route = Route {
+            when,
+            ..Route::default()
+        };
+        let shard: Shard<()> = Shard {
+            route,
+            ..entry.handle(&self.calls)
+        };
+        let pending: Pending<call::Anything> = match (call.kind, when) {
+            (MethodKind::Ordered, None) => {
+                shard.order(call.method, |out| out.extend_from_slice(&call.arguments))
+            }
+            (MethodKind::Ordered, Some(_)) => {
+                let why = format!("'{method}' is ordered: it changes the present only");
+                return Err(wrong(why));
+            }
+            (MethodKind::Query, Some(_)) if !service.is_versioned => {
+                return Err(CallError::NotKept.into());
+            }
+            (MethodKind::Query, _) => {
+                shard.ask(call.method, |out| out.extend_from_slice(&call.arguments))
+            }
+        };
+        let bytes = pending.bytes()?;
+        let done = call::open_answer(&bytes, &entry.name)?;
+        let value = (service.answer_to_json)(call.method, done.value);
+        Ok(Done {
+            value: value.ok_or_else(|| wrong("the answer cannot be written in JSON".to_owned()))?,
+            version: done.version,
+            time: done.time,
+        })
     }
 }
 
@@ -599,7 +722,94 @@ pub struct Change<V> {
     pub value: V,
 }
 
+impl<S> Shard<S> {
+    /// Calls an ordered method; `write` appends its arguments.
+    fn order<R: DeserializeOwned>(
+        &self,
+        method: u32,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Pending<R> {
+        let (pending, answering) = self.pending(true);
+        let source = Source {
+            name: self.name.clone(),
+            group: self.group,
+        };
+        let pending = pending.of(self.calls.clone(), source);
+        let floor = self.calls.seen.load(Ordering::Relaxed);
+        let payload = Call::encode_with(Kind::Ordered(floor), method, write);
+        self.send(Level::Ordered, payload, answering);
+        pending
+    }
+
+    /// Calls a query.
+    fn ask<R: DeserializeOwned>(
+        &self,
+        method: u32,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Pending<R> {
+        let (pending, answering) = self.pending(false);
+        let (kind, asking) = match self.route.when {
+            None => {
+                let payload = Call::encode_with(Kind::Query, method, write);
+                let level = match self.route.is_stale {
+                    true => Level::Stale,
+                    false => Level::Linearizable,
+                };
+                self.send(level, payload, answering);
+                return pending;
+            }
+            Some(When::Version(version)) => (Kind::QueryAtVersion(version.0), Asking::known()),
+            Some(When::Time(time)) => (Kind::QueryAtTime, Asking::new(time.0)),
+        };
+        let payload = Call::encode_with(kind, method, write);
+        self.calls.ask_past(self.to(), asking, payload, answering);
+        pending
+    }
+
+    fn no_schema(&self) -> CallError {
+        CallError::Schema {
+            shard: self.name.to_string(),
+        }
+    }
+
+    fn pending<R: DeserializeOwned>(&self, is_ordered: bool) -> (Pending<R>, Answering) {
+        // The members' own deadline ends first and tells more.
+        let timeout = self.calls.deadline + Duration::from_secs(5);
+        Pending::new(self.name.clone(), timeout, is_ordered)
+    }
+
+    /// The members to be asked, the first one first.
+    fn members(&self) -> Vec<usize> {
+        match self.route.member {
+            Some(member) => (member..self.calls.handles.len()).take(1).collect(),
+            None => self.calls.in_turn(),
+        }
+    }
+
+    fn send(&self, level: Level, payload: Vec<u8>, answering: Answering) {
+        self.calls.send(self.to(), level, payload, answering);
+    }
+
+    fn to(&self) -> To {
+        To {
+            shard: self.name.clone(),
+            group: self.group,
+            members: self.members(),
+        }
+    }
+}
+
 impl<S: Methods> Shard<S> {
+    /// Calls an ordered method. For the macro's code.
+    pub fn call_ordered<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
+        self.order(method, |out| encoding::append(arguments, out))
+    }
+
+    /// Calls a query. For the macro's code.
+    pub fn call_query<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
+        self.ask(method, |out| encoding::append(arguments, out))
+    }
+
     /// Calls of ordered methods: executed at every member, exactly once.
     #[must_use]
     pub fn ordered(&self) -> S::Ordered {
@@ -685,7 +895,7 @@ impl<S: Methods> Shard<S> {
         self.send(Level::Linearizable, payload, answering);
         let pending: Pending<Vec<Told>> = pending;
         let told = pending.wait()?.into_iter().map(|(version, time, value)| {
-            let value = value.map(|bytes| super::encoding::decode(&bytes).ok_or(()));
+            let value = value.map(|bytes| encoding::decode(&bytes).ok_or(()));
             Ok(Change {
                 version: Version(version),
                 time: Time(CommandTime(time)),
@@ -694,73 +904,6 @@ impl<S: Methods> Shard<S> {
         });
         told.collect::<Result<_, ()>>()
             .map_err(|()| self.no_schema())
-    }
-
-    fn no_schema(&self) -> CallError {
-        CallError::Schema {
-            shard: self.name.to_string(),
-        }
-    }
-
-    fn pending<R: serde::de::DeserializeOwned>(&self, is_ordered: bool) -> (Pending<R>, Answering) {
-        // The members' own deadline ends first and tells more.
-        let timeout = self.calls.deadline + Duration::from_secs(5);
-        Pending::new(self.name.clone(), timeout, is_ordered)
-    }
-
-    /// Calls an ordered method. For the macro's code.
-    pub fn call_ordered<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
-        let (pending, answering) = self.pending(true);
-        let source = Source {
-            name: self.name.clone(),
-            group: self.group,
-        };
-        let pending = pending.of(self.calls.clone(), source);
-        let floor = self.calls.seen.load(Ordering::Relaxed);
-        let payload = Call::encode(Kind::Ordered(floor), method, arguments);
-        self.send(Level::Ordered, payload, answering);
-        pending
-    }
-
-    /// Calls a query. For the macro's code.
-    pub fn call_query<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
-        let (pending, answering) = self.pending(false);
-        let (kind, asking) = match self.route.when {
-            None => {
-                let payload = Call::encode(Kind::Query, method, arguments);
-                let level = match self.route.is_stale {
-                    true => Level::Stale,
-                    false => Level::Linearizable,
-                };
-                self.send(level, payload, answering);
-                return pending;
-            }
-            Some(When::Version(version)) => (Kind::QueryAtVersion(version.0), Asking::known()),
-            Some(When::Time(time)) => (Kind::QueryAtTime, Asking::new(time.0)),
-        };
-        let payload = Call::encode(kind, method, arguments);
-        self.calls.ask_past(self.to(), asking, payload, answering);
-        pending
-    }
-
-    /// The members to be asked, the first one first.
-    fn members(&self) -> Vec<usize> {
-        match self.route.member {
-            Some(member) => (member..self.calls.handles.len()).take(1).collect(),
-            None => self.calls.in_turn(),
-        }
-    }
-
-    fn send(&self, level: Level, payload: Vec<u8>, answering: Answering) {
-        self.calls.send(self.to(), level, payload, answering);
-    }
-
-    fn to(&self) -> To {
-        To {
-            shard: self.name.clone(),
-            group: self.group,
-            members: self.members(),
-        }
     }
 }
 

@@ -77,6 +77,7 @@ mod group;
 mod hand_off;
 mod machine;
 mod pending;
+mod redis;
 mod service;
 mod when;
 
@@ -88,7 +89,10 @@ pub use hand_off::CallOf;
 pub use machine::Retention;
 pub use pending::Pending;
 pub use quintet_groups_macros::{Service, service};
-pub use service::{FieldOf, HasHistory, Method, MethodKind, Methods, Reply, Service, Versioned};
+pub use redis::CallServer;
+pub use service::{
+    FieldOf, HasHistory, JsonCall, Method, MethodKind, Methods, Reply, Service, Versioned,
+};
 pub use when::{NoTime, Time, Version, When};
 
 /// Items for the code of the macros.
@@ -96,6 +100,6 @@ pub use when::{NoTime, Time, Version, When};
 pub mod macros {
     pub use super::{
         fields::AnyField,
-        service::{answer, arguments},
+        service::{JsonBytes, answer, answer_to_json, arguments, call_of_empty_json, call_of_json},
     };
 }

@@ -126,7 +126,8 @@ impl<R: DeserializeOwned> Pending<R> {
         call::read_answer(&self.bytes()?, &shard)
     }
 
-    fn bytes(self) -> Result<Vec<u8>, CallError> {
+    /// The answer as it travels.
+    pub(super) fn bytes(self) -> Result<Vec<u8>, CallError> {
         if call::is_inside() {
             return Err(CallError::InsideHandler);
         }

@@ -66,6 +66,12 @@ pub trait Methods: Service {
     /// A handle with the queries.
     type Query: From<Shard<Self>>;
 
+    /// A call by the name of its method, with the arguments as an array in JSON; `None` if there is no
+    /// such method.
+    fn call_of_json(method: &str, arguments: &str) -> Option<Result<JsonCall, String>>;
+    /// An answer of a method in JSON.
+    fn answer_to_json(method: u32, value: &[u8]) -> Option<String>;
+
     /// Executes an ordered method and appends its answer to `reply`; `None` if there is none with
     /// this number that takes these arguments.
     fn call_ordered(
@@ -141,6 +147,81 @@ impl<K: super::fields::Key, V: super::fields::Value> HasHistory for PersistentMa
     fn key(key: &K) -> Option<Vec<u8>> {
         Some(encoding::encode(key))
     }
+}
+
+/// A call that was read from JSON.
+#[derive(Clone, Debug)]
+pub struct JsonCall {
+    /// The number of the method.
+    pub method: u32,
+    /// How it is called.
+    pub kind: MethodKind,
+    /// The arguments, as they travel.
+    pub arguments: Vec<u8>,
+}
+
+/// Bytes in JSON: a string, or an array of numbers.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum JsonBytes {
+    /// Their text.
+    Text(String),
+    /// Each byte.
+    Numbers(Vec<u8>),
+}
+
+impl Serialize for JsonBytes {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Numbers(numbers) => numbers,
+        })
+    }
+}
+
+/// Reads arguments from JSON, for the macro's code.
+///
+/// # Errors
+/// When they are others; it names the types of `signature`.
+pub fn call_of_json<T: Serialize + DeserializeOwned>(
+    method: u32,
+    kind: MethodKind,
+    signature: &str,
+    arguments: &str,
+) -> Result<JsonCall, String> {
+    let read: T = serde_json::from_str(arguments)
+        .map_err(|error| format!("the arguments of '{signature}': {error}"))?;
+    Ok(JsonCall {
+        method,
+        kind,
+        arguments: encoding::encode(&read),
+    })
+}
+
+/// Reads no arguments from JSON, for the macro's code.
+///
+/// # Errors
+/// When there are some.
+pub fn call_of_empty_json(
+    method: u32,
+    kind: MethodKind,
+    signature: &str,
+    arguments: &str,
+) -> Result<JsonCall, String> {
+    let none: Result<[(); 0], _> = serde_json::from_str(arguments);
+    none.map_err(|error| format!("the arguments of '{signature}': {error}"))?;
+    Ok(JsonCall {
+        method,
+        kind,
+        arguments: Vec::new(),
+    })
+}
+
+/// Writes an answer in JSON, for the macro's code.
+#[must_use]
+pub fn answer_to_json<T: Reply>(value: &[u8]) -> Option<String> {
+    let value: T = encoding::decode(value)?;
+    serde_json::to_string(&value).ok()
 }
 
 /// Arguments of a call; `None` when the bytes are others. For the macro's code.

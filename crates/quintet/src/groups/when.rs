@@ -60,9 +60,26 @@ impl When {
     }
 }
 
+impl When {
+    /// A time as [`Self::time`] reads it, `now`, or `v:VERSION`.
+    ///
+    /// # Errors
+    /// When it is none of these.
+    pub fn read(text: &str) -> Result<Self, NoTime> {
+        match text.strip_prefix("v:") {
+            _ if text.eq_ignore_ascii_case("now") => Ok(SystemTime::now().into()),
+            Some(version) => {
+                let version = version.parse().map_err(|_| NoTime(text.to_owned()))?;
+                Ok(Self::Version(Version(version)))
+            }
+            None => Self::time(text),
+        }
+    }
+}
+
 /// A text that is no time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a time; accepted are such as 2026-11-21T12:00:00Z")]
+#[error("'{0}' is not a time; accepted are such as 2026-11-21T12:00:00Z, now, v:VERSION")]
 pub struct NoTime(String);
 
 impl From<Version> for When {

@@ -32,7 +32,7 @@ mod outcomes;
 mod output;
 mod past;
 mod pipeline;
-mod resp;
+pub mod resp;
 mod sessions;
 mod settings;
 mod shares;

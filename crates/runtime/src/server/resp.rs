@@ -193,6 +193,12 @@ impl Parser {
         self.arguments.len()
     }
 
+    /// Whether the command is an empty one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.arguments.is_empty()
+    }
+
     /// An argument of the command that [`Step::Command`] has announced, 0 being its name. `input`
     /// is what [`Self::step`] got.
     #[must_use]

@@ -1,0 +1,315 @@
+//! Calls from clients of Redis, in any language.
+//!
+//! ```text
+//!   QUINTET.CALL store/3 get '["pallet"]' AT 2026-11-21T12:00:00Z ──► a thread per client ──► Shard
+//!   QUINTET.CALL store:pallet put '["pallet", …]'                                              │
+//!   "…" in JSON ◄──────────────────────────────────────────────────────────────────────────────┘
+//! ```
+
+use super::{
+    CallError, When,
+    group::{Callers, JsonError},
+};
+use crate::Error;
+use quintet_runtime::resp::{Limits, Parser, Step};
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// More clients are refused.
+const CLIENTS_MAX: usize = 256;
+const LIMITS: Limits = Limits {
+    argument_bytes_max: 64 << 20,
+    command_bytes_max: 64 << 20,
+};
+const USAGE: &str = "ERR usage: QUINTET.CALL SHARD METHOD [ARGUMENTS IN JSON] [AT WHEN] [DONE]";
+
+/// A server of calls for clients of Redis; dropping it closes their connections.
+///
+/// | command | answer |
+/// |---|---|
+/// | `QUINTET.CALL shard method [arguments] [AT when] [DONE]` | the answer in JSON; with `DONE` also version and time in nanoseconds |
+/// | `QUINTET.METHODS shard` | the signatures of the methods |
+///
+/// A shard is `SUBGROUP/NUMBER`, or `SUBGROUP:KEY` for that of a key. Arguments are an array in JSON;
+/// bytes are a string, or an array of numbers. `when` is a time such as `2026-11-21T12:00:00Z`, `now`, or
+/// `v:VERSION`.
+#[derive(Debug)]
+pub struct CallServer {
+    address: SocketAddr,
+    clients: Arc<Clients>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    stops: AtomicBool,
+    next: AtomicU64,
+    open: Mutex<Vec<(u64, TcpStream)>>,
+}
+
+impl Clients {
+    fn open(&self) -> MutexGuard<'_, Vec<(u64, TcpStream)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a client in, if there is room.
+    fn add(&self, stream: &TcpStream) -> Option<u64> {
+        let copy = stream.try_clone().ok()?;
+        let mut open = self.open();
+        if open.len() >= CLIENTS_MAX || self.stops.load(Ordering::SeqCst) {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        open.push((number, copy));
+        Some(number)
+    }
+}
+
+impl CallServer {
+    pub(super) fn start(callers: Callers, address: impl ToSocketAddrs) -> Result<Self, Error> {
+        let system = |error| Error::System {
+            what: "serving calls".to_owned(),
+            error,
+        };
+        let listener = TcpListener::bind(address).map_err(system)?;
+        let address = listener.local_addr().map_err(system)?;
+        let clients = Arc::new(Clients::default());
+        let accepted = clients.clone();
+        let accept = move || {
+            for stream in listener.incoming() {
+                if accepted.stops.load(Ordering::SeqCst) {
+                    return;
+                }
+                match stream {
+                    Ok(stream) => welcome(stream, &callers, &accepted),
+                    // Too many descriptors, as a rule: some will be closed.
+                    Err(_) => thread::sleep(Duration::from_millis(50)),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("calls".to_owned());
+        Ok(Self {
+            address,
+            clients,
+            thread: Some(thread.spawn(accept).map_err(system)?),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for CallServer {
+    fn drop(&mut self) {
+        self.clients.stops.store(true, Ordering::SeqCst);
+        // Ends the wait for the next client.
+        let woken = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok();
+        for (_, stream) in self.clients.open().drain(..) {
+            // One that has gone already is closed.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            // A panic there is no reason for one here.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn welcome(mut stream: TcpStream, callers: &Callers, clients: &Arc<Clients>) {
+    let Some(number) = clients.add(&stream) else {
+        // Nothing more can be done for it.
+        let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
+        return;
+    };
+    let (callers, ours) = (callers.clone(), clients.clone());
+    let serve = move || {
+        // A client that leaves is no fault.
+        let _ = serve(&mut stream, &callers);
+        ours.open().retain(|(it, _)| *it != number);
+    };
+    let thread = thread::Builder::new().name("calls of a client".to_owned());
+    if thread.spawn(serve).is_err() {
+        clients.open().retain(|(it, _)| *it != number);
+    }
+}
+
+fn serve(stream: &mut TcpStream, callers: &Callers) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (mut input, mut parser) = (Vec::new(), Parser::default());
+    let (mut chunk, mut replies) = (vec![0; 16 << 10], Vec::new());
+    loop {
+        let step = match parser.step(&input, &LIMITS, true) {
+            Ok(step) => step,
+            Err(error) => {
+                put_error(&mut replies, &format!("ERR Protocol error: {error}"));
+                return stream.write_all(&replies);
+            }
+        };
+        let (taken, goes) = match step {
+            Step::Incomplete => {
+                stream.write_all(&replies)?;
+                replies.clear();
+                let length = stream.read(&mut chunk)?;
+                if length == 0 {
+                    return Ok(());
+                }
+                input.extend_from_slice(&chunk[..length]);
+                continue;
+            }
+            Step::Discard(length) => (length, true),
+            Step::TooLarge(length, _) => {
+                put_error(&mut replies, "ERR the command is too large");
+                (length, true)
+            }
+            Step::Command(length) => {
+                let arguments = (0..parser.len()).map(|index| parser.argument(&input, index));
+                let arguments: Vec<&[u8]> = arguments.collect();
+                (length, answer(&arguments, callers, &mut replies))
+            }
+        };
+        input.drain(..taken);
+        if !goes {
+            return stream.write_all(&replies);
+        }
+    }
+}
+
+/// Answers a command; false at the end of the connection.
+fn answer(arguments: &[&[u8]], callers: &Callers, out: &mut Vec<u8>) -> bool {
+    let Some((name, rest)) = arguments.split_first() else {
+        return true;
+    };
+    let texts = rest.iter().map(|it| std::str::from_utf8(it));
+    let Ok(texts) = texts.collect::<Result<Vec<_>, _>>() else {
+        put_error(out, "ERR the arguments are not UTF-8");
+        return true;
+    };
+    let name = String::from_utf8_lossy(name).to_ascii_uppercase();
+    match (&*name, &texts[..]) {
+        ("QUINTET.CALL", [shard, method, options @ ..]) => {
+            call(callers, shard, method, options, out)
+        }
+        ("QUINTET.CALL", _) => put_error(out, USAGE),
+        ("QUINTET.METHODS", [shard]) => match callers.methods(shard) {
+            Ok(methods) => {
+                out.extend_from_slice(format!("*{}\r\n", methods.len()).as_bytes());
+                for method in methods {
+                    put_bulk(out, method.signature.as_bytes());
+                }
+            }
+            Err(error) => put_error(out, &text_of(&error)),
+        },
+        ("PING", []) => out.extend_from_slice(b"+PONG\r\n"),
+        ("PING" | "ECHO", [text]) => put_bulk(out, text.as_bytes()),
+        // Clients ask and tell this when they connect.
+        ("CLIENT", _) | ("SELECT", ["0"]) => out.extend_from_slice(b"+OK\r\n"),
+        ("COMMAND", _) => out.extend_from_slice(b"*0\r\n"),
+        ("HELLO", ["2", ..] | []) => put_hello(2, out),
+        ("HELLO", ["3", ..]) => put_hello(3, out),
+        ("HELLO", _) => put_error(out, "NOPROTO unsupported protocol version"),
+        ("QUIT", _) => {
+            out.extend_from_slice(b"+OK\r\n");
+            return false;
+        }
+        _ => put_error(
+            out,
+            "ERR unknown command; this server has QUINTET.CALL and QUINTET.METHODS",
+        ),
+    }
+    true
+}
+
+fn call(callers: &Callers, shard: &str, method: &str, options: &[&str], out: &mut Vec<u8>) {
+    let (arguments, mut options) = match options.split_first() {
+        Some((first, rest)) if first.trim_start().starts_with('[') => (*first, rest),
+        _ => ("[]", options),
+    };
+    let (mut when, mut tells_done) = (None, false);
+    while let Some((option, rest)) = options.split_first() {
+        options = rest;
+        match &*option.to_ascii_uppercase() {
+            "DONE" => tells_done = true,
+            "AT" if !rest.is_empty() => {
+                options = &rest[1..];
+                match When::read(rest[0]) {
+                    Ok(read) => when = Some(read),
+                    Err(error) => return put_error(out, &format!("ERR {error}")),
+                }
+            }
+            _ => return put_error(out, USAGE),
+        }
+    }
+    match callers.call(shard, method, arguments, when) {
+        Ok(done) => {
+            if tells_done {
+                out.extend_from_slice(b"*3\r\n");
+            }
+            put_bulk(out, done.value.as_bytes());
+            if tells_done {
+                let (version, time) = (done.version.0, done.time.0.0);
+                out.extend_from_slice(format!(":{version}\r\n:{time}\r\n").as_bytes());
+            }
+        }
+        Err(error) => put_error(out, &text_of(&error)),
+    }
+}
+
+fn text_of(error: &JsonError) -> String {
+    let code = match error {
+        JsonError::Call(CallError::Uncertain) => "UNCERTAIN",
+        JsonError::Call(CallError::Busy | CallError::ClockSkew { .. }) => "BUSY",
+        JsonError::Call(CallError::NoQuorum { .. } | CallError::Stopped) => "CLUSTERDOWN",
+        JsonError::Call(CallError::Trimmed { .. } | CallError::NotKept) => "NOHISTORY",
+        JsonError::Call(CallError::NotYet) => "NOTYET",
+        _ => "ERR",
+    };
+    format!("{code} {error}")
+}
+
+/// The only answer that differs between versions of the protocol.
+fn put_hello(version: u8, out: &mut Vec<u8>) {
+    let head = match version {
+        2 => "*12\r\n",
+        _ => "%6\r\n",
+    };
+    out.extend_from_slice(head.as_bytes());
+    for (name, value) in [
+        ("server", "quintet"),
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("mode", "standalone"),
+        ("role", "master"),
+    ] {
+        put_bulk(out, name.as_bytes());
+        put_bulk(out, value.as_bytes());
+    }
+    put_bulk(out, b"proto");
+    out.extend_from_slice(format!(":{version}\r\n").as_bytes());
+    put_bulk(out, b"modules");
+    out.extend_from_slice(b"*0\r\n");
+}
+
+fn put_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(format!("${}\r\n", bytes.len()).as_bytes());
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn put_error(out: &mut Vec<u8>, text: &str) {
+    out.push(b'-');
+    out.extend(
+        text.bytes()
+            .map(|it| if it.is_ascii_control() { b' ' } else { it }),
+    );
+    out.extend_from_slice(b"\r\n");
+}
