@@ -5,7 +5,12 @@ mod support;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    path::Path,
+};
 use support::{
     Demo, Guard, Replica, base_port, eventually, fails, load::Load, quintet, run, signal, stderr,
     stdout,
@@ -51,6 +56,20 @@ fn served(dir: &str) {
 fn set(replica: &Replica, key: &str, value: &str) {
     let reply = replica.client().ask(&["SET", key, value]).unwrap();
     assert_eq!(reply, "OK", "{key} at replica {}", replica.id);
+}
+
+/// Sends commands to all shards at once.
+fn pipeline_is_answered_in_order(address: &str) {
+    let keys = ["one", "cache:one", "two", "three"];
+    let rounds: String = (0..500)
+        .map(|nth| format!("INCR {}\r\n", keys[nth % keys.len()]))
+        .collect();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all((rounds + "PING\r\n").as_bytes()).unwrap();
+    let lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let replies: Vec<_> = lines.take_while(|line| line != "+PONG").collect();
+    let expected: Vec<_> = (0..500).map(|nth| format!(":{}", nth / 4 + 1)).collect();
+    assert_eq!(replies, expected);
 }
 
 #[test]
@@ -104,6 +123,8 @@ fn divided_keys_are_written_and_read_at_every_replica() {
         shown.contains("cache/0   served  1 2 3    1 2 3"),
         "{shown}"
     );
+
+    pipeline_is_answered_in_order(&demo.replicas[0].redis);
 
     // What a layout fixes is refused while it runs, and nothing changes.
     for refused in [

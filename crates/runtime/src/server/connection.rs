@@ -9,6 +9,7 @@
 
 use super::{
     output::Output,
+    parts::Spread,
     past::PastRead,
     resp::Parser,
     shares::{COMMANDS_FIRST, Seen},
@@ -140,6 +141,8 @@ pub(super) struct Connection {
     pub watching: Vec<WatchedKey>,
     /// The group that its request is for, by its place among the gateway's.
     pub group: usize,
+    /// Its requests in progress where they are several, each in another group.
+    pub spread: Option<Box<Spread>>,
     /// The group of the keys that it watches or that its transaction names.
     pub transaction_group: Option<usize>,
     /// Open in the groups' logs, or to be opened by the batch in progress.
@@ -156,7 +159,7 @@ pub(super) struct Connection {
     pub weight_in_flight: usize,
     /// When it made small and large requests.
     pub seen: Seen,
-    /// Bytes of its request that waits to be sent, perhaps again.
+    /// Bytes of its requests that wait to be sent, perhaps again.
     pub parked: usize,
     /// How much of what it [holds](Self::holds) is counted in the sum of all.
     pub counted: usize,
@@ -202,6 +205,7 @@ impl Connection {
             watching: Vec::new(),
             past: None,
             group: 0,
+            spread: None,
             transaction_group: None,
             sessions: OpenSessions::default(),
             phase: Phase::Free,

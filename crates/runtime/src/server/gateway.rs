@@ -10,9 +10,10 @@
 //!   output ◄── deliver, fail ◄── on_done(batch) ◄──────── the replica ◄──── Submission
 //! ```
 //!
-//! A connection has at most one request in flight; what it sends meanwhile waits in its input, so
-//! its commands are executed and answered in order. Large requests, and those of connections whose
-//! last reply was large, are `held` and go one by one in batches of their own (see `shares.rs`).
+//! A connection has at most one request in flight, or one in each group that its commands are for
+//! (see `parts.rs`); what it sends meanwhile waits in its input, so its commands are executed and
+//! answered in order. Large requests, and those of connections whose last reply was large, are
+//! `held` and go one by one in batches of their own (see `shares.rs`).
 
 use super::{
     Counters, GatewayConfig, NodeView,
@@ -22,6 +23,7 @@ use super::{
     group_queue::{BatchKind, GroupQueue, LEVELS},
     operator::Operators,
     output::Output,
+    parts::Parts,
     pipeline::Drained,
     resp,
     sessions::Standing,
@@ -53,7 +55,7 @@ const ANNOUNCED_BEGUN: usize = 4 << 10;
 /// is short of a few bytes would be copied to one of twice its size.
 const ROOM_MIN: usize = INPUT_AHEAD_MAX + (64 << 10);
 /// Empty buffers larger than this are given back.
-const BUFFER_KEPT: usize = 64 << 10;
+pub(super) const BUFFER_KEPT: usize = 64 << 10;
 
 /// A request that waits for the owner's registration, or because the batch that it was in had too
 /// much to answer.
@@ -96,6 +98,7 @@ pub struct Gateway {
     pub(super) shares: Shares,
     dirty: Vec<ConnectionId>,
     pub(super) builder: RequestBuilder,
+    pub(super) parts: Parts,
     pub(super) spec_last: Option<&'static CommandSpec>,
     pub(super) reply: Vec<u8>,
     /// How much the replies made here for the connection being served have cost.
@@ -151,6 +154,7 @@ impl Gateway {
             shares: Shares::default(),
             dirty: Vec::new(),
             builder: RequestBuilder::new(),
+            parts: Parts::default(),
             spec_last: None,
             reply: Vec::new(),
             replied: 0,
@@ -428,9 +432,9 @@ impl Gateway {
         let output_before = connection.output.len();
         let drained = self.drain(connection);
         connection.request_since = self.now;
-        connection.request_commands = self.builder.commands();
+        connection.request_commands = self.builder.commands() + self.parts.commands();
         connection.closing |= connection.ended && drained == Drained::Nothing;
-        let payload_bytes = self.builder.len();
+        let payload_bytes = self.builder.len() + self.parts.bytes();
         if payload_bytes > self.request_bytes_max {
             return self.refuse_request(index, connection);
         }
@@ -464,34 +468,13 @@ impl Gateway {
                     true => Level::Stale,
                     false => Level::Linearizable,
                 };
-                let kind = BatchKind {
-                    group: connection.group,
-                    level,
-                };
-                let builder = std::mem::take(&mut self.builder);
-                self.push_read(kind, index, builder.as_bytes());
-                self.builder = builder;
+                self.push_built(index, connection, level);
             }
             Drained::Writes => {
                 connection.phase = Phase::Request;
-                let group = connection.group;
-                if self.groups[group].owner.standing == Standing::Registered {
-                    let builder = std::mem::take(&mut self.builder);
-                    self.push_ordered(index, connection, builder.as_bytes());
-                    self.builder = builder;
-                } else {
-                    connection.parked = payload_bytes;
-                    self.parked.push_back(Parked {
-                        connection: index,
-                        kind: BatchKind::ordered(group),
-                        payload: Bytes::copy_from_slice(self.builder.as_bytes()),
-                        deadline: self.now + self.config.client_deadline + time_for(payload_bytes),
-                        not_before: Time(0),
-                        weight: connection.weight_in_flight,
-                        busy: false,
-                    });
-                }
+                self.push_built(index, connection, Level::Ordered);
             }
+            Drained::Parts => self.push_parts(index, connection),
         }
         if payload_bytes > BUFFER_KEPT * 16 {
             self.builder = RequestBuilder::new();
@@ -530,7 +513,7 @@ impl Gateway {
         let (bytes, bytes_max) = (builder.len(), self.request_bytes_max);
         tracing::error!(client = %connection.client.peer, bytes, bytes_max, "request refused");
         let text = format!("ERR request exceeds {bytes_max} bytes ({bytes}): not executed");
-        self.payload_errors(connection, builder.as_bytes(), &text);
+        self.payload_errors(connection, connection.group, builder.as_bytes(), &text);
         connection.closing = true;
         self.mark_dirty(index, connection);
     }
@@ -542,9 +525,23 @@ impl Gateway {
             .push(entry, id, request, payload, now);
     }
 
-    fn push_ordered(&mut self, index: usize, connection: &mut Connection, payload: &[u8]) {
-        let queue = &mut self.groups[connection.group];
-        queue.push_command(index, connection, payload, self.now);
+    pub(super) fn push_ordered(
+        &mut self,
+        index: usize,
+        connection: &mut Connection,
+        group: usize,
+        payload: &[u8],
+    ) {
+        let queue = &mut self.groups[group];
+        queue.push_command(index, connection, (group, payload), self.now);
+    }
+
+    /// The request that has been built is for the connection's group.
+    fn push_built(&mut self, index: usize, connection: &mut Connection, level: Level) {
+        let builder = std::mem::take(&mut self.builder);
+        let weight = connection.weight_in_flight;
+        self.push_request(index, connection, level, builder.as_bytes(), weight);
+        self.builder = builder;
     }
 
     fn push_parked(&mut self, now: Time, submissions: &mut Vec<Submission>) {
@@ -567,21 +564,24 @@ impl Gateway {
                 continue;
             };
             let gone = connection.gone;
-            connection.parked = 0;
+            connection.parked -= parked.payload.len();
             if !gone {
                 if parked.weight > 0 {
                     self.submit_all(now, submissions);
                 }
                 match parked.kind.level {
-                    Level::Ordered => self.push_ordered(index, &mut connection, &parked.payload),
+                    Level::Ordered => {
+                        let group = parked.kind.group;
+                        self.push_ordered(index, &mut connection, group, &parked.payload);
+                    }
                     _ => self.push_read(parked.kind, index, &parked.payload),
                 }
             }
-            self.connections[index] = Some(connection);
             if gone {
-                self.release(index);
+                self.resume(index, connection);
                 continue;
             }
+            self.connections[index] = Some(connection);
             self.count_input(index);
             if parked.weight > 0 {
                 self.submit_alone(parked.kind, parked.weight, now, submissions);
@@ -698,8 +698,14 @@ impl Gateway {
         }
     }
 
-    /// The connection's request has ended and its reply stands in the output.
+    /// The connection's request has ended and its reply stands in the output, or is kept until others
+    /// have ended that it made together with it.
     pub(super) fn resume(&mut self, index: usize, mut connection: Box<Connection>) {
+        if connection.spread.is_some() && !self.end_part(&mut connection) {
+            self.connections[index] = Some(connection);
+            self.count_input(index);
+            return;
+        }
         connection.phase = Phase::Free;
         connection.parked = 0;
         connection.weight_in_flight = 0;

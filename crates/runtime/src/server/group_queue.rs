@@ -147,15 +147,15 @@ impl GroupQueue {
         }
     }
 
-    /// A command of a connection, in its session, which begins here if it has none.
+    /// A command of a connection, in its session in the group at this place, which begins here if it
+    /// has none.
     pub fn push_command(
         &mut self,
         index: usize,
         connection: &mut Connection,
-        payload: &[u8],
+        (group, payload): (usize, &[u8]),
         now: Time,
     ) {
-        let group = connection.group;
         let owner = self.owner.id;
         let known = connection.sessions.get(group);
         if known.is_none_or(|session| session.id.owner != owner) {

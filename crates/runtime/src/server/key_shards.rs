@@ -182,7 +182,8 @@ impl Gateway {
             connection.transaction_group = connection.transaction_group.or(chosen);
             return None;
         }
-        self.enter_group(connection, chosen)
+        let spreads = matches!(spec.kind, Kind::Read | Kind::Write) && !self.parts.is_bound();
+        self.enter_group(connection, chosen, spreads)
     }
 
     fn refuse_group(&mut self, connection: &mut Connection, text: &str) -> Flow {
@@ -190,11 +191,24 @@ impl Gateway {
         self.refuse(connection, text)
     }
 
-    /// The request is for this group from now on, unless it is for another one already.
-    fn enter_group(&mut self, connection: &mut Connection, group: Option<usize>) -> Option<Flow> {
+    /// The next command is for this group. If it `spreads`, it is in progress together with the ones
+    /// before it that are for other groups; else there must be none.
+    fn enter_group(
+        &mut self,
+        connection: &mut Connection,
+        group: Option<usize>,
+        spreads: bool,
+    ) -> Option<Flow> {
+        if !spreads && group.is_some() && self.parts.are_several() {
+            return Some(Flow::Cut);
+        }
         if let Some(group) = group.filter(|group| *group != connection.group) {
-            if !self.builder.is_empty() {
-                return Some(Flow::Cut);
+            match self.builder.is_empty() {
+                true => {}
+                false if spreads => {
+                    (self.parts).turn(&mut self.builder, connection.group, group);
+                }
+                false => return Some(Flow::Cut),
             }
             connection.group = group;
         }
@@ -206,8 +220,12 @@ impl Gateway {
         &mut self,
         connection: &mut Connection,
     ) -> Option<Flow> {
-        let cut = self.enter_group(connection, connection.transaction_group);
+        if self.parts.are_several() {
+            return Some(Flow::Cut);
+        }
+        let cut = self.enter_group(connection, connection.transaction_group, false);
         if cut.is_none() {
+            self.parts.bind();
             connection.transaction_group = None;
         }
         cut

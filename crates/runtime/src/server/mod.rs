@@ -30,6 +30,7 @@ mod metrics;
 mod operator;
 mod outcomes;
 mod output;
+mod parts;
 mod past;
 mod pipeline;
 pub mod resp;

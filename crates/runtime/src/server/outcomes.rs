@@ -168,6 +168,10 @@ impl Gateway {
             }
             if !connection.gone {
                 self.counters.output_bytes += reply.len() as u64;
+                if let Some(spread) = &mut connection.spread {
+                    spread.keep_part(in_flight.kind.group, results, reply);
+                    return self.resume(index, connection);
+                }
                 connection.note_reply(reply.len(), self.config.output_bytes_soft);
                 if connection.phase == Phase::Watch {
                     self.on_versions(&mut connection, reply);
@@ -206,7 +210,7 @@ impl Gateway {
         };
         self.abandon_session(&mut connection, in_flight.kind.group);
         let uncertain = [UNCERTAIN, APPLIED].contains(&text);
-        let errors = self.error_replies(&mut connection, request, text);
+        let errors = self.error_replies(&mut connection, in_flight.kind.group, request, text);
         self.counters.errors_uncertain += if uncertain { errors } else { 0 };
         self.resume(index, connection);
     }
@@ -258,7 +262,8 @@ impl Gateway {
         busy: bool,
     ) {
         let Some(request) = request else {
-            self.error_replies(&mut connection, None, self.busy());
+            let group = in_flight.kind.group;
+            self.error_replies(&mut connection, group, None, self.busy());
             self.resume(index, connection);
             return;
         };
@@ -274,7 +279,7 @@ impl Gateway {
             true => Bytes::copy_from_slice(request.payload),
             false => in_flight.batch.slice_ref(request.payload),
         };
-        connection.parked = payload.len();
+        connection.parked += payload.len();
         self.parked.push_back(Parked {
             connection: index,
             kind,
@@ -319,7 +324,7 @@ impl Gateway {
                 continue;
             }
             if let Some(mut connection) = self.connections[parked.connection].take() {
-                self.payload_errors(&mut connection, &parked.payload, text);
+                self.payload_errors(&mut connection, group, &parked.payload, text);
                 self.resume(parked.connection, connection);
             }
         }
@@ -327,12 +332,14 @@ impl Gateway {
 
     /// The deadline of a request that was never taken has passed.
     pub(super) fn fail_parked(&mut self, mut connection: Box<Connection>, parked: &Parked) {
-        let payload = &parked.payload;
+        let (group, payload) = (parked.kind.group, &parked.payload);
         if parked.busy {
-            self.counters.errors_busy += self.payload_errors(&mut connection, payload, self.busy());
+            let text = self.busy();
+            self.counters.errors_busy += self.payload_errors(&mut connection, group, payload, text);
         } else {
-            let text = self.no_quorum(parked.kind.group);
-            self.counters.errors_no_quorum += self.payload_errors(&mut connection, payload, &text);
+            let text = self.no_quorum(group);
+            self.counters.errors_no_quorum +=
+                self.payload_errors(&mut connection, group, payload, &text);
         }
         self.resume(parked.connection, connection);
     }
@@ -386,7 +393,7 @@ impl Gateway {
                         Failure::Uncertain => UNCERTAIN,
                         Failure::Busy => self.busy(),
                     };
-                    let errors = self.error_replies(&mut connection, Some(request), text);
+                    let errors = self.error_replies(&mut connection, group, Some(request), text);
                     match shown {
                         Failure::NoQuorum => self.counters.errors_no_quorum += errors,
                         Failure::Uncertain => self.counters.errors_uncertain += errors,
@@ -430,11 +437,12 @@ impl Gateway {
     fn error_replies(
         &mut self,
         connection: &mut Connection,
+        group: usize,
         request: Option<RequestView<'_>>,
         text: &str,
     ) -> u64 {
         match request.filter(|request| request.kind == RequestKind::Command) {
-            Some(request) => self.payload_errors(connection, request.payload, text),
+            Some(request) => self.payload_errors(connection, group, request.payload, text),
             None => {
                 // A reply is owed that cannot be placed: the connection has no future.
                 connection.closing = true;
@@ -446,6 +454,7 @@ impl Gateway {
     pub(super) fn payload_errors(
         &mut self,
         connection: &mut Connection,
+        group: usize,
         payload: &[u8],
         text: &str,
     ) -> u64 {
@@ -469,7 +478,7 @@ impl Gateway {
         }
         self.counters.errors += errors;
         self.counters.output_bytes += out.len() as u64;
-        connection.answer(&out);
+        connection.answer_in(group, &out);
         self.reply = out;
         errors
     }

@@ -52,6 +52,8 @@ pub(super) enum Drained {
     Past,
     /// A request that is to be ordered.
     Writes,
+    /// Requests for several groups.
+    Parts,
 }
 
 /// What to do after a command.
@@ -76,13 +78,15 @@ impl Gateway {
     /// holds it.
     pub(super) fn drain(&mut self, connection: &mut Connection) -> Drained {
         self.builder.clear();
+        self.parts.clear();
         self.replied = 0;
         let mut offset = 0;
         let (mut watch, mut change, mut past) = (false, false, false);
         let mut more = false;
         loop {
-            if self.builder.commands() >= connection.commands_max.min(self.config.request_commands_max)
-                || self.builder.len() >= self.config.request_bytes_max
+            let commands = self.builder.commands() + self.parts.commands();
+            if commands >= connection.commands_max.min(self.config.request_commands_max)
+                || self.builder.len() + self.parts.bytes() >= self.config.request_bytes_max
                 || connection.output.len() >= self.config.output_bytes_soft
                 // Replies that nobody wants cost as much to make.
                 || self.replied >= self.config.output_bytes_soft
@@ -153,6 +157,7 @@ impl Gateway {
             () if watch => Drained::Watch,
             () if change => Drained::Change,
             () if past => Drained::Past,
+            () if self.parts.are_several() => Drained::Parts,
             () if !self.builder.is_query() => Drained::Writes,
             () if !self.builder.is_empty() => Drained::Reads,
             () if more => Drained::More,

@@ -199,10 +199,11 @@ impl Gateway {
             let weight = connection.weight();
             self.submit_all(now, submissions);
             self.serve(index, true);
-            for kind in self.kinds() {
-                if !self.pending(kind).entries.is_empty() {
-                    self.submit_alone(kind, weight, now, submissions);
-                }
+            let gathered = |kind: &BatchKind| !self.pending(*kind).entries.is_empty();
+            let kinds: Vec<_> = self.kinds().filter(gathered).collect();
+            for kind in &kinds {
+                let part = weight.div_ceil(kinds.len());
+                self.submit_alone(*kind, part, now, submissions);
             }
         }
     }
@@ -284,11 +285,18 @@ impl Gateway {
         }
     }
 
-    /// The request that waits to be sent will not be.
+    /// The requests that wait to be sent will not be.
     fn drop_parked(&mut self, index: usize, connection: &mut Connection) {
-        let parked = self.parked.iter().position(|it| it.connection == index);
-        if parked.and_then(|nth| self.parked.remove(nth)).is_some() {
-            connection.phase = Phase::Free;
+        while let Some(nth) = self.parked.iter().position(|it| it.connection == index) {
+            self.parked.remove(nth);
+            let have_ended = match &mut connection.spread {
+                Some(spread) => spread.ended(),
+                None => true,
+            };
+            if have_ended {
+                connection.spread = None;
+                connection.phase = Phase::Free;
+            }
         }
         connection.parked = 0;
     }

@@ -5,7 +5,10 @@ use crate::{
     layout::{Layout, Subgroup},
     server::{ConnectionId, GatewayConfig, KeyShards, NodeView},
 };
-use quintet_replica::{Durability, Level, Outcome, ReplicaId, group_of};
+use quintet_replica::{
+    BatchView, Durability, Level, Outcome, ReplicaId, RequestKind, Submission, group_of,
+};
+use quintet_store::{ArgsBuffer, Commands};
 
 /// Two shards of a store, and a cache of one, with a client.
 fn divided() -> (Rig, ConnectionId) {
@@ -176,4 +179,204 @@ fn shard_without_quorum_fails_alone_and_is_named() {
     assert_eq!(rig.output(other), ":2\\r\\n");
     // The next write of the first client opens another session there.
     assert_eq!(rig.say(id, &format!("INCR {}", KEYS[0])), ":2\\r\\n");
+}
+
+/// The same with a session in each shard and a connection that may send many commands at once.
+fn busy() -> (Rig, ConnectionId) {
+    let (mut rig, id) = divided();
+    for _ in 0..4 {
+        for key in KEYS {
+            rig.push(id, format!("SET {key} 0\r\n").repeat(8));
+        }
+        rig.run();
+    }
+    rig.output(id);
+    (rig, id)
+}
+
+/// Commands `INCR` for the keys, by their places.
+fn increments(places: &[usize]) -> String {
+    let of = |place: &usize| format!("INCR {}\r\n", KEYS[*place]);
+    places.iter().map(of).collect()
+}
+
+/// The shards of the batches.
+fn groups(submissions: &[Submission]) -> Vec<u32> {
+    let of = |submission: &Submission| group_of(&submission.batch).0;
+    submissions.iter().map(of).collect()
+}
+
+#[test]
+fn pipeline_is_in_progress_in_all_its_shards_at_once() {
+    let (mut rig, id) = busy();
+    rig.push(
+        id,
+        increments(&[0, 1, 0, 0, 1]) + "PING\r\n" + &increments(&[0]),
+    );
+    let submissions = rig.collect();
+    assert_eq!(groups(&submissions), [1, 2]);
+    // The last one ends first, and nothing is answered before those it stands behind.
+    for submission in submissions.iter().rev() {
+        assert_eq!(rig.output(id), "");
+        let outcome = rig.execute(submission);
+        rig.done(submission, outcome);
+    }
+    let expected = ":1\\r\\n:1\\r\\n:2\\r\\n:3\\r\\n:2\\r\\n+PONG\\r\\n:4\\r\\n";
+    assert_eq!(rig.output(id), expected);
+    // Replies of several lines, and reads beside writes.
+    let [first, second] = KEYS;
+    rig.push(
+        id,
+        format!(
+            "RPUSH {{{first}}}l a b\r\nGET {second}\r\nLRANGE {{{first}}}l 0 -1\r\n\
+             MGET {second} {{{second}}}x\r\nLLEN {{{first}}}l\r\n"
+        ),
+    );
+    let submissions = rig.collect();
+    let levels: Vec<_> = submissions.iter().map(|it| it.level).collect();
+    assert_eq!(levels, [Level::Ordered, Level::Linearizable]);
+    for submission in &submissions {
+        let outcome = rig.execute(submission);
+        rig.done(submission, outcome);
+    }
+    assert_eq!(
+        rig.output(id),
+        ":2\\r\\n$1\\r\\n2\\r\\n*2\\r\\n$1\\r\\na\\r\\n$1\\r\\nb\\r\\n\
+         *2\\r\\n$1\\r\\n2\\r\\n$-1\\r\\n:2\\r\\n"
+    );
+}
+
+#[test]
+fn pipeline_fails_only_at_the_commands_of_the_shard_that_fails() {
+    let (mut rig, id) = busy();
+    rig.push(id, increments(&[0, 1, 1, 0]));
+    for submission in rig.collect() {
+        let outcome = match group_of(&submission.batch).0 {
+            1 => rig.execute(&submission),
+            _ => Outcome::Uncertain,
+        };
+        rig.done(&submission, outcome);
+    }
+    let uncertain = "-UNCERTAIN may or may not have been applied\\r\\n";
+    let expected = format!(":1\\r\\n{uncertain}{uncertain}:2\\r\\n");
+    assert_eq!(rig.output(id), expected);
+    // Only the shard that failed has another session.
+    rig.push(id, increments(&[0, 1]));
+    let opens = |submission: &Submission| {
+        let view = BatchView::checked(&submission.batch).expect("a batch");
+        view.requests().any(|it| it.kind == RequestKind::Open)
+    };
+    let submissions = rig.collect();
+    assert_eq!(groups(&submissions), [1, 2]);
+    let opens: Vec<_> = submissions.iter().map(opens).collect();
+    assert_eq!(opens, [false, true]);
+}
+
+#[test]
+fn pipeline_waits_for_a_busy_shard_and_executes_all_once() {
+    let (mut rig, id) = busy();
+    rig.push(id, increments(&[0, 1, 0]));
+    for submission in rig.collect() {
+        let outcome = match group_of(&submission.batch).0 {
+            1 => Outcome::Busy,
+            _ => rig.execute(&submission),
+        };
+        rig.done(&submission, outcome);
+    }
+    // Later commands wait, too.
+    rig.push(id, increments(&[1]));
+    assert!(rig.collect().is_empty());
+    assert_eq!(rig.output(id), "");
+    rig.pass(std::time::Duration::from_millis(5));
+    let submissions = rig.collect();
+    assert_eq!(groups(&submissions), [1]);
+    // The answer to the first attempt is lost on the way, so the replica sends the batch again.
+    rig.execute(&submissions[0]);
+    let outcome = rig.execute(&submissions[0]);
+    rig.done(&submissions[0], outcome);
+    rig.run();
+    assert_eq!(rig.output(id), ":1\\r\\n:1\\r\\n:2\\r\\n:2\\r\\n");
+}
+
+#[test]
+fn transaction_has_its_shards_to_itself_in_a_pipeline() {
+    let (mut rig, id) = busy();
+    let [first, second] = KEYS;
+    let lines = [
+        increments(&[0, 1]),
+        format!("MULTI\r\nINCR {first}\r\nEXEC\r\n"),
+        increments(&[0, 1]),
+        format!("WATCH {second}\r\nGET {first}\r\n"),
+    ];
+    rig.push(id, lines.concat());
+    let mut seen = Vec::new();
+    loop {
+        let submissions = rig.collect();
+        if submissions.is_empty() {
+            break;
+        }
+        seen.push(groups(&submissions));
+        for submission in submissions {
+            let outcome = rig.execute(&submission);
+            rig.done(&submission, outcome);
+        }
+    }
+    // EXEC with the command of its own shard that follows, then the other shard's, WATCH, and GET.
+    assert_eq!(seen, [vec![1, 2], vec![1], vec![2], vec![2], vec![1]]);
+    assert_eq!(
+        rig.output(id),
+        ":1\\r\\n:1\\r\\n+OK\\r\\n+QUEUED\\r\\n*1\\r\\n:2\\r\\n:3\\r\\n:2\\r\\n+OK\\r\\n$1\\r\\n3\\r\\n"
+    );
+}
+
+#[test]
+fn slot_of_a_client_that_left_is_free_after_all_answers() {
+    let (mut rig, id) = busy();
+    rig.push(id, increments(&[0, 1]));
+    let submissions = rig.collect();
+    rig.gateway.on_closed(id);
+    for submission in &submissions {
+        assert_ne!(rig.connect(), id, "a request of it is in progress");
+        let outcome = rig.execute(submission);
+        rig.done(submission, outcome);
+    }
+    assert_eq!(rig.connect(), id);
+    assert!(rig.gateway.idle());
+}
+
+/// How many commands of clients a batch has.
+fn commands_of(submission: &Submission) -> usize {
+    let view = BatchView::checked(&submission.batch).expect("a batch");
+    let requests = view.requests().filter(|it| it.kind == RequestKind::Command);
+    let commands = requests.map(|request| {
+        let mut commands = Commands::new(request.payload).expect("a request");
+        let mut args = ArgsBuffer::new();
+        std::iter::from_fn(|| commands.next(&mut args).expect("a command")).count()
+    });
+    commands.sum()
+}
+
+#[test]
+fn pipeline_over_shards_is_bounded_like_any_other() {
+    let (mut rig, id) = busy();
+    let places: Vec<_> = (0..4000).map(|nth| nth % 2).collect();
+    rig.push(id, increments(&places));
+    let mut most = 0;
+    loop {
+        let submissions = rig.collect();
+        if submissions.is_empty() {
+            break;
+        }
+        let commands = submissions.iter().map(commands_of).sum::<usize>();
+        most = most.max(commands);
+        for submission in submissions {
+            let outcome = rig.execute(&submission);
+            rig.done(&submission, outcome);
+        }
+    }
+    assert_eq!(most, GatewayConfig::default().request_commands_max);
+    let output = rig.output(id);
+    let last = ":1999\\r\\n:2000\\r\\n:2000\\r\\n";
+    assert!(output.ends_with(last), "{}", &output[output.len() - 50..]);
+    assert_eq!(output.matches(':').count(), 4000);
 }
