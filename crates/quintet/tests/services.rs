@@ -1,8 +1,8 @@
 //! Groups of services as a program uses them: calls, versions, failures, restarts.
 
 use quintet::groups::{
-    CallContext, CallError, Done, Group, Pending, Persistent, PersistentMap, Retention, Service,
-    Shard, Version, VolatileMap, When, service,
+    CallContext, CallError, CallServer, Client, Done, Group, Pending, Persistent, PersistentMap,
+    Retention, Service, Shard, Version, VolatileMap, When, service,
 };
 use std::{
     future::Future,
@@ -459,6 +459,17 @@ fn clients_of_redis_call_services() {
         ),
         (&["QUINTET.CALL", "counter/1"], "usage"),
         (&["GET", "a"], "unknown command"),
+        (
+            &["QUINTET.RAW", "1", "ordered", "\u{5}\0\0\0\0"],
+            "no call of a client",
+        ),
+        (
+            &["QUINTET.RAW", "1", "ordered", "\u{6}\0\0\0\0"],
+            "no call of a client",
+        ),
+        (&["QUINTET.RAW", "1", "ordered", "?"], "no call of a client"),
+        (&["QUINTET.RAW", "9", "ordered", ""], "no such group"),
+        (&["QUINTET.RAW", "1", "often", ""], "no such group"),
     ] {
         let refused = ask(command);
         assert!(
@@ -481,6 +492,61 @@ fn clients_of_redis_call_services() {
         std::io::Read::read(&mut stream, &mut [0; 8]).unwrap_or(0),
         0
     );
+}
+
+#[test]
+fn clients_elsewhere_have_the_same_handles_as_members() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let group = Group::local(5).layout(FRONT).directory(directory.path());
+    let group = group.serve::<Counter>().serve::<Front>();
+    let group = group.start().expect("it starts");
+    group
+        .wait_ready(Duration::from_secs(30))
+        .expect("all answer");
+    let mut servers = (0..2).map(|_| group.serve_calls("127.0.0.1:0").expect("it listens"));
+    let (first, second) = (servers.next(), servers.next());
+    let address = |server: &Option<CallServer>| {
+        let server = server.as_ref().expect("it runs");
+        server.address().to_string()
+    };
+    let client = Client::connect(&[address(&first), address(&second)]).expect("both answer");
+    let front = client.shard::<Front>("front", 0).expect("there is one");
+    assert!(client.shard::<Store>("front", 0).is_err());
+    assert!(
+        client.shard::<other::Counter>("counter", 0).is_err(),
+        "other methods"
+    );
+    for by in 1..=6 {
+        front
+            .ordered()
+            .tell(by)
+            .handed_off()
+            .expect("executed there, too");
+    }
+    let now = client.now();
+    let counters = client.all::<Counter>("counter").expect("there are two");
+    let values: Vec<_> = counters
+        .iter()
+        .map(|it| it.at(now).value().wait())
+        .collect();
+    assert_eq!(values, [Ok(12), Ok(9)]);
+    // Many at once, answered in whatever order the shards have.
+    let calls: Vec<_> = (0..2000).map(|_| counters[0].ordered().add(1)).collect();
+    let mut sums: Vec<_> = calls
+        .into_iter()
+        .map(|it| it.wait().expect("added"))
+        .collect();
+    sums.sort_unstable();
+    assert_eq!(sums, (13..=2012).collect::<Vec<_>>());
+    let history = counters[0].history(Counter::VALUE, 1).expect("told");
+    assert_eq!(history[0].value, 2012);
+    drop(first);
+    for _ in 0..4 {
+        assert_eq!(counters[0].query().value().wait(), Ok(2012));
+    }
+    drop(second);
+    assert_eq!(counters[0].query().value().wait(), Err(CallError::Stopped));
+    assert!(Client::connect(&["127.0.0.1:1"]).is_err());
 }
 
 const SHARDS: &str = r#"

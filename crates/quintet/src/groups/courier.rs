@@ -11,7 +11,7 @@
 use super::{
     CallError, Pending,
     call::{self, Call, Delivery, Kind},
-    group::{Calls, To},
+    calls::{Calls, To},
     hand_off::{HandOff, Made},
 };
 use quintet_replica::{GroupId, Level};
@@ -148,6 +148,10 @@ impl Calls {
             for hand_off in &waiting {
                 left.push((hand_off.destination.clone(), hand_off.number));
                 of.entry(&hand_off.destination).or_default().push(hand_off);
+            }
+            if !self.has_member() {
+                // The couriers of the members deliver.
+                return Ok(left);
             }
             let mut settled = false;
             for (destination, hand_offs) in of {

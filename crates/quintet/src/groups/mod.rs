@@ -69,22 +69,29 @@
 //! are replicated too, and have no past.
 
 mod call;
+mod calls;
+mod client;
 mod courier;
 mod encoding;
 mod error;
 mod fields;
 mod group;
 mod hand_off;
+mod json;
 mod machine;
 mod pending;
 mod redis;
+mod remote;
 mod service;
+mod shard;
+mod shards;
 mod when;
 
 pub use call::{CallContext, Done};
+pub use client::Client;
 pub use error::CallError;
 pub use fields::{Field, Key, Persistent, PersistentMap, ServiceMap, Value, Volatile, VolatileMap};
-pub use group::{Change, Group, LocalGroup, Shard};
+pub use group::{Group, LocalGroup};
 pub use hand_off::CallOf;
 pub use machine::Retention;
 pub use pending::Pending;
@@ -93,6 +100,8 @@ pub use redis::CallServer;
 pub use service::{
     FieldOf, HasHistory, JsonCall, Method, MethodKind, Methods, Reply, Service, Versioned,
 };
+pub use shard::{Change, Shard};
+pub use shards::Shards;
 pub use when::{NoTime, Time, Version, When};
 
 /// Items for the code of the macros.

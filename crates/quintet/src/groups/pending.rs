@@ -1,6 +1,6 @@
 //! Answers that are on their way: waited for by a thread, or awaited by a task.
 
-use super::{CallError, Done, call, courier::Source, group::Calls};
+use super::{CallError, Done, call, calls::Calls, courier::Source};
 use serde::de::DeserializeOwned;
 use std::{
     future::Future,
@@ -10,6 +10,9 @@ use std::{
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
+
+/// Hand-offs that have not been executed are looked for again after this.
+const LOOKS_AGAIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 enum State {
@@ -94,7 +97,12 @@ impl<R: DeserializeOwned> Pending<R> {
             if let Ok(left) = calls.deliver(source) {
                 made.retain(|one| left.contains(one));
             }
-            if !made.is_empty() && Instant::now() >= ends {
+            if made.is_empty() {
+                break;
+            }
+            // A courier elsewhere delivers, or a shard cannot be reached.
+            std::thread::sleep(LOOKS_AGAIN);
+            if Instant::now() >= ends {
                 return Err(CallError::NotHandedOff {
                     shards: made.into_iter().map(|(shard, _)| shard).collect(),
                 });

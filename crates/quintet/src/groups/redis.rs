@@ -7,10 +7,14 @@
 //! ```
 
 use super::{
-    CallError, When,
-    group::{Callers, JsonError},
+    CallError, Pending, When,
+    call::{self, Call, Kind},
+    calls::To,
+    json::{Callers, JsonError, JsonPending},
+    remote::{Failure, Wanted, read_wanted},
 };
 use crate::Error;
+use quintet_replica::Level;
 use quintet_runtime::resp::{Limits, Parser, Step};
 use std::{
     io::{self, Read, Write},
@@ -23,6 +27,9 @@ use std::{
     time::Duration,
 };
 
+/// Commands of one client that are in progress at once.
+const IN_FLIGHT_MAX: usize = 1024;
+const WRITTEN_AT_ONCE: usize = 64 << 10;
 /// More clients are refused.
 const CLIENTS_MAX: usize = 256;
 const LIMITS: Limits = Limits {
@@ -37,6 +44,7 @@ const USAGE: &str = "ERR usage: QUINTET.CALL SHARD METHOD [ARGUMENTS IN JSON] [A
 /// |---|---|
 /// | `QUINTET.CALL shard method [arguments] [AT when] [DONE]` | the answer in JSON; with `DONE` also version and time in nanoseconds |
 /// | `QUINTET.METHODS shard` | the signatures of the methods |
+/// | `QUINTET.SHARDS` | group, name, number of shards, service of each shard, and a number of its signatures |
 ///
 /// A shard is `SUBGROUP/NUMBER`, or `SUBGROUP:KEY` for that of a key. Arguments are an array in JSON;
 /// bytes are a string, or an array of numbers. `when` is a time such as `2026-11-21T12:00:00Z`, `now`, or
@@ -147,19 +155,19 @@ fn welcome(mut stream: TcpStream, callers: &Callers, clients: &Arc<Clients>) {
 fn serve(stream: &mut TcpStream, callers: &Callers) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut input, mut parser) = (Vec::new(), Parser::default());
-    let (mut chunk, mut replies) = (vec![0; 16 << 10], Vec::new());
+    let mut chunk = vec![0; 16 << 10];
+    let mut replies: Vec<Reply> = Vec::new();
     loop {
         let step = match parser.step(&input, &LIMITS, true) {
             Ok(step) => step,
             Err(error) => {
-                put_error(&mut replies, &format!("ERR Protocol error: {error}"));
-                return stream.write_all(&replies);
+                replies.push(Reply::error(&format!("ERR Protocol error: {error}")));
+                return write(stream, replies);
             }
         };
         let (taken, goes) = match step {
             Step::Incomplete => {
-                stream.write_all(&replies)?;
-                replies.clear();
+                write(stream, std::mem::take(&mut replies))?;
                 let length = stream.read(&mut chunk)?;
                 if length == 0 {
                     return Ok(());
@@ -169,7 +177,7 @@ fn serve(stream: &mut TcpStream, callers: &Callers) -> io::Result<()> {
             }
             Step::Discard(length) => (length, true),
             Step::TooLarge(length, _) => {
-                put_error(&mut replies, "ERR the command is too large");
+                replies.push(Reply::error("ERR the command is too large"));
                 (length, true)
             }
             Step::Command(length) => {
@@ -180,16 +188,127 @@ fn serve(stream: &mut TcpStream, callers: &Callers) -> io::Result<()> {
         };
         input.drain(..taken);
         if !goes {
-            return stream.write_all(&replies);
+            return write(stream, replies);
+        }
+        if replies.len() >= IN_FLIGHT_MAX {
+            write(stream, std::mem::take(&mut replies))?;
         }
     }
 }
 
+/// A reply that is ready, or on its way.
+enum Reply {
+    Ready(Vec<u8>),
+    Json(JsonPending, bool),
+    Raw(Pending<call::Anything>),
+}
+
+impl Reply {
+    fn error(text: &str) -> Self {
+        let mut out = Vec::new();
+        put_error(&mut out, text);
+        Self::Ready(out)
+    }
+
+    /// Waits for it.
+    fn put(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Ready(bytes) => out.extend_from_slice(&bytes),
+            Self::Json(pending, tells_done) => match pending.wait() {
+                Ok(done) => {
+                    if tells_done {
+                        out.extend_from_slice(b"*3\r\n");
+                    }
+                    put_bulk(out, done.value.as_bytes());
+                    if tells_done {
+                        let (version, time) = (done.version.0, done.time.0.0);
+                        out.extend_from_slice(format!(":{version}\r\n:{time}\r\n").as_bytes());
+                    }
+                }
+                Err(error) => put_error(out, &text_of(&error)),
+            },
+            Self::Raw(pending) => match pending.bytes() {
+                Ok(bytes) => put_bulk(out, &bytes),
+                Err(error) => put_error(out, Failure::of(&error).code()),
+            },
+        }
+    }
+}
+
+/// Writes replies in their order, as they come.
+fn write(stream: &mut TcpStream, replies: Vec<Reply>) -> io::Result<()> {
+    let mut out = Vec::new();
+    for reply in replies {
+        reply.put(&mut out);
+        if out.len() >= WRITTEN_AT_ONCE {
+            stream.write_all(&out)?;
+            out.clear();
+        }
+    }
+    stream.write_all(&out)
+}
+
+/// Submits a call of a client that has the types.
+fn raw(callers: &Callers, arguments: &[&[u8]]) -> Reply {
+    let [group, wanted, payload] = arguments else {
+        return Reply::error("ERR usage: QUINTET.RAW GROUP WANTED CALL");
+    };
+    let group = std::str::from_utf8(group)
+        .ok()
+        .and_then(|it| it.parse().ok());
+    let mut shards = callers.shards.iter();
+    let entry = group.and_then(|group: u32| shards.find(|it| it.known.group.0 == group));
+    let (Some(entry), Some(wanted)) = (entry, read_wanted(wanted)) else {
+        return Reply::error("ERR no such group, or nothing to be wanted of it");
+    };
+    // Hand-offs are delivered and settled by members only.
+    let is_of_client = Call::decode(payload)
+        .is_some_and(|call| !matches!(call.kind, Kind::Deliver | Kind::Settle));
+    if !is_of_client {
+        return Reply::error("ERR it is no call of a client");
+    }
+    let calls = &callers.calls;
+    let name = entry.known.name.clone();
+    let is_ordered = matches!(wanted, Wanted::Level(Level::Ordered));
+    let timeout = calls.deadline + Duration::from_secs(5);
+    let (pending, answering) = Pending::new(name.clone(), timeout, is_ordered);
+    let to = To {
+        shard: name,
+        group: entry.known.group,
+        members: calls.in_turn(),
+    };
+    let payload = payload.to_vec();
+    match wanted {
+        Wanted::Level(level) => calls.send(to, level, payload, answering),
+        Wanted::Past(asking) => calls.ask_past(to, asking, payload, answering),
+    }
+    Reply::Raw(pending)
+}
+
 /// Answers a command; false at the end of the connection.
-fn answer(arguments: &[&[u8]], callers: &Callers, out: &mut Vec<u8>) -> bool {
+fn answer(arguments: &[&[u8]], callers: &Callers, replies: &mut Vec<Reply>) -> bool {
     let Some((name, rest)) = arguments.split_first() else {
         return true;
     };
+    if name.eq_ignore_ascii_case(b"QUINTET.RAW") {
+        replies.push(raw(callers, rest));
+        return true;
+    }
+    let mut out = Vec::new();
+    let goes = answer_text(name, rest, callers, replies, &mut out);
+    if !out.is_empty() {
+        replies.push(Reply::Ready(out));
+    }
+    goes
+}
+
+fn answer_text(
+    name: &[u8],
+    rest: &[&[u8]],
+    callers: &Callers,
+    replies: &mut Vec<Reply>,
+    out: &mut Vec<u8>,
+) -> bool {
     let texts = rest.iter().map(|it| std::str::from_utf8(it));
     let Ok(texts) = texts.collect::<Result<Vec<_>, _>>() else {
         put_error(out, "ERR the arguments are not UTF-8");
@@ -198,7 +317,7 @@ fn answer(arguments: &[&[u8]], callers: &Callers, out: &mut Vec<u8>) -> bool {
     let name = String::from_utf8_lossy(name).to_ascii_uppercase();
     match (&*name, &texts[..]) {
         ("QUINTET.CALL", [shard, method, options @ ..]) => {
-            call(callers, shard, method, options, out)
+            replies.push(call(callers, shard, method, options));
         }
         ("QUINTET.CALL", _) => put_error(out, USAGE),
         ("QUINTET.METHODS", [shard]) => match callers.methods(shard) {
@@ -210,6 +329,12 @@ fn answer(arguments: &[&[u8]], callers: &Callers, out: &mut Vec<u8>) -> bool {
             }
             Err(error) => put_error(out, &text_of(&error)),
         },
+        ("QUINTET.SHARDS", []) => {
+            out.extend_from_slice(format!("*{}\r\n", callers.shards.len()).as_bytes());
+            for entry in &*callers.shards {
+                put_bulk(out, entry.known.to_text().as_bytes());
+            }
+        }
         ("PING", []) => out.extend_from_slice(b"+PONG\r\n"),
         ("PING" | "ECHO", [text]) => put_bulk(out, text.as_bytes()),
         // Clients ask and tell this when they connect.
@@ -230,7 +355,7 @@ fn answer(arguments: &[&[u8]], callers: &Callers, out: &mut Vec<u8>) -> bool {
     true
 }
 
-fn call(callers: &Callers, shard: &str, method: &str, options: &[&str], out: &mut Vec<u8>) {
+fn call(callers: &Callers, shard: &str, method: &str, options: &[&str]) -> Reply {
     let (arguments, mut options) = match options.split_first() {
         Some((first, rest)) if first.trim_start().starts_with('[') => (*first, rest),
         _ => ("[]", options),
@@ -244,24 +369,15 @@ fn call(callers: &Callers, shard: &str, method: &str, options: &[&str], out: &mu
                 options = &rest[1..];
                 match When::read(rest[0]) {
                     Ok(read) => when = Some(read),
-                    Err(error) => return put_error(out, &format!("ERR {error}")),
+                    Err(error) => return Reply::error(&format!("ERR {error}")),
                 }
             }
-            _ => return put_error(out, USAGE),
+            _ => return Reply::error(USAGE),
         }
     }
     match callers.call(shard, method, arguments, when) {
-        Ok(done) => {
-            if tells_done {
-                out.extend_from_slice(b"*3\r\n");
-            }
-            put_bulk(out, done.value.as_bytes());
-            if tells_done {
-                let (version, time) = (done.version.0, done.time.0.0);
-                out.extend_from_slice(format!(":{version}\r\n:{time}\r\n").as_bytes());
-            }
-        }
-        Err(error) => put_error(out, &text_of(&error)),
+        Ok(pending) => Reply::Json(pending, tells_done),
+        Err(error) => Reply::error(&text_of(&error)),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     CallContext, encoding,
     fields::{AnyField, Persistent, PersistentMap},
-    group::Shard,
+    shard::Shard,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
@@ -232,4 +232,10 @@ pub fn arguments<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
 /// Appends an answer, for the macro's code.
 pub fn answer<T: Reply>(value: &T, reply: &mut Vec<u8>) {
     encoding::append(value, reply);
+}
+
+/// A number of the signatures of all methods, whatever their order.
+pub(super) fn terms_of<S: Methods>() -> u32 {
+    let term = |method: &Method| method.number.rotate_left(7) ^ method.terms;
+    S::METHODS.iter().map(term).fold(0, u32::wrapping_add)
 }

@@ -1,0 +1,312 @@
+//! A connection to a server of calls.
+//!
+//! ```text
+//!   send ──► QUINTET.RAW group wanted call ──► socket        waiting: one per call, in order
+//!   reader thread ◄── answer or failure ◄──── socket ──► the first that waits
+//!   it breaks ──► those that wait: uncertain if ordered, else asked elsewhere
+//! ```
+
+use super::CallError;
+use quintet_replica::{CommandTime, GroupId, Level, past::Asking};
+use quintet_runtime::SubmitError;
+use std::{
+    collections::VecDeque,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpStream, ToSocketAddrs},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+/// An answer is no longer.
+const ANSWER_BYTES_MAX: usize = 1 << 30;
+/// More calls do not wait for one server.
+const WAITING_MAX: usize = 1 << 16;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+type Answer = Result<Vec<u8>, SubmitError>;
+type OnAnswer = Box<dyn FnOnce(Answer) + Send>;
+
+/// Which state a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Level(Level),
+    Past(Asking),
+}
+
+/// It as a word.
+fn word_of(wanted: Wanted) -> String {
+    match wanted {
+        Wanted::Level(Level::Ordered) => "ordered".to_owned(),
+        Wanted::Level(Level::Linearizable) => "linearizable".to_owned(),
+        Wanted::Level(Level::Stale) => "stale".to_owned(),
+        Wanted::Past(asking) if asking == Asking::known() => "known".to_owned(),
+        Wanted::Past(asking) => asking.time().0.to_string(),
+    }
+}
+
+/// The meaning of such a word.
+pub(super) fn read_wanted(word: &[u8]) -> Option<Wanted> {
+    Some(match word {
+        b"ordered" => Wanted::Level(Level::Ordered),
+        b"linearizable" => Wanted::Level(Level::Linearizable),
+        b"stale" => Wanted::Level(Level::Stale),
+        b"known" => Wanted::Past(Asking::known()),
+        digits => {
+            let time = std::str::from_utf8(digits).ok()?.parse().ok()?;
+            Wanted::Past(Asking::new(CommandTime(time)))
+        }
+    })
+}
+
+/// Why there is no answer, as a word between server and client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failure(SubmitError);
+
+const FAILURES: [(SubmitError, &str); 7] = [
+    (SubmitError::NoQuorum, "NOQUORUM"),
+    (SubmitError::Uncertain, "UNCERTAIN"),
+    (SubmitError::Busy, "BUSY"),
+    (SubmitError::DiskFull, "DISKFULL"),
+    (SubmitError::Stopped, "STOPPED"),
+    (SubmitError::NotYet, "NOTYET"),
+    (SubmitError::NotKept, "NOTKEPT"),
+];
+
+impl Failure {
+    pub const fn of(error: &CallError) -> Self {
+        Self(match error {
+            CallError::NoQuorum { .. } => SubmitError::NoQuorum,
+            CallError::Busy | CallError::TooLarge { .. } => SubmitError::Busy,
+            CallError::DiskFull => SubmitError::DiskFull,
+            CallError::Stopped => SubmitError::Stopped,
+            CallError::NotYet => SubmitError::NotYet,
+            CallError::NotKept => SubmitError::NotKept,
+            _ => SubmitError::Uncertain,
+        })
+    }
+
+    pub fn code(self) -> &'static str {
+        let found = FAILURES.iter().find(|(error, _)| *error == self.0);
+        found.map_or("UNCERTAIN", |(_, code)| code)
+    }
+
+    fn read(code: &str) -> Option<SubmitError> {
+        let found = FAILURES.iter().find(|(_, it)| *it == code);
+        found.map(|(error, _)| *error)
+    }
+}
+
+/// A call that was sent.
+struct Waiting {
+    is_ordered: bool,
+    on_answer: OnAnswer,
+}
+
+/// The calls of one connection that wait for answers; `None` once it has ended.
+type Queue = Mutex<Option<VecDeque<Waiting>>>;
+
+/// See the module. A sender holds the first lock while it writes, and the reader never takes it: a server
+/// that does not read must not keep the reader from reading.
+pub(super) struct Remote {
+    address: String,
+    connection: Mutex<Option<(TcpStream, Arc<Queue>)>>,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Remote({})", self.address)
+    }
+}
+
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut failed = io::Error::other("the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn command(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn broken() -> io::Error {
+    io::Error::other("it is no server of calls")
+}
+
+/// Reads a line without its end.
+fn read_line(reader: &mut impl BufRead) -> io::Result<String> {
+    let mut line = Vec::new();
+    reader.take(1 << 16).read_until(b'\n', &mut line)?;
+    let line = line.strip_suffix(b"\r\n").ok_or_else(broken)?;
+    String::from_utf8(line.to_vec()).map_err(|_| broken())
+}
+
+/// Reads a bulk string or an error.
+fn read_reply(reader: &mut impl BufRead) -> io::Result<Result<Vec<u8>, String>> {
+    let head = read_line(reader)?;
+    if let Some(error) = head.strip_prefix('-') {
+        return Ok(Err(error.to_owned()));
+    }
+    let length = head
+        .strip_prefix('$')
+        .and_then(|it| it.parse::<usize>().ok());
+    let length = length
+        .filter(|it| *it <= ANSWER_BYTES_MAX)
+        .ok_or_else(broken)?;
+    // Grows with what has come, not with what was announced.
+    let mut bytes = Vec::new();
+    let read = reader.take(length as u64 + 2).read_to_end(&mut bytes)?;
+    if read != length + 2 {
+        return Err(broken());
+    }
+    bytes.truncate(length);
+    Ok(Ok(bytes))
+}
+
+impl Remote {
+    pub fn new(address: &str) -> Arc<Self> {
+        Arc::new(Self {
+            address: address.to_owned(),
+            connection: Mutex::default(),
+        })
+    }
+
+    /// Asks for the shards, on a connection of its own.
+    pub fn shards(&self) -> io::Result<Vec<String>> {
+        let mut stream = connect(&self.address)?;
+        stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
+        stream.write_all(&command(&[b"QUINTET.SHARDS"]))?;
+        let mut reader = BufReader::new(stream);
+        let head = read_line(&mut reader)?;
+        let count = head
+            .strip_prefix('*')
+            .and_then(|it| it.parse::<usize>().ok());
+        let texts = (0..count.ok_or_else(broken)?.min(1 << 10)).map(|_| {
+            let text = read_reply(&mut reader)?.map_err(io::Error::other)?;
+            String::from_utf8(text).map_err(|_| broken())
+        });
+        texts.collect()
+    }
+
+    /// Sends a call; `on_answer` is called on the reader's thread, or here.
+    pub fn send(&self, group: GroupId, wanted: Wanted, call: &[u8], on_answer: OnAnswer) {
+        let group = group.0.to_string();
+        let wanted_word = word_of(wanted);
+        let bytes = command(&[
+            b"QUINTET.RAW",
+            group.as_bytes(),
+            wanted_word.as_bytes(),
+            call,
+        ]);
+        let mut waiting = Waiting {
+            is_ordered: wanted == Wanted::Level(Level::Ordered),
+            on_answer,
+        };
+        let mut connection = lock(&self.connection);
+        // One that has ended since is opened again.
+        for _ in 0..2 {
+            if connection.is_none() {
+                *connection = self.begin().ok();
+            }
+            let Some((stream, queue)) = &mut *connection else {
+                break;
+            };
+            match push(queue, waiting) {
+                Ok(()) => {
+                    if stream.write_all(&bytes).is_err() {
+                        // Its reader answers those that wait.
+                        let _ = stream.shutdown(Shutdown::Both);
+                        *connection = None;
+                    }
+                    return;
+                }
+                Err((error, back)) => {
+                    waiting = back;
+                    if error == SubmitError::Busy {
+                        drop(connection);
+                        return (waiting.on_answer)(Err(error));
+                    }
+                    *connection = None;
+                }
+            }
+        }
+        drop(connection);
+        (waiting.on_answer)(Err(SubmitError::Stopped));
+    }
+
+    /// Opens a connection and starts its reader.
+    fn begin(&self) -> io::Result<(TcpStream, Arc<Queue>)> {
+        let stream = connect(&self.address)?;
+        let reader = stream.try_clone()?;
+        let queue = Arc::new(Mutex::new(Some(VecDeque::new())));
+        let shared = queue.clone();
+        thread::Builder::new()
+            .name("answers".to_owned())
+            .spawn(move || read_answers(reader, &shared))?;
+        Ok((stream, queue))
+    }
+}
+
+fn push(queue: &Queue, waiting: Waiting) -> Result<(), (SubmitError, Waiting)> {
+    match &mut *lock(queue) {
+        None => Err((SubmitError::Stopped, waiting)),
+        Some(queue) if queue.len() >= WAITING_MAX => Err((SubmitError::Busy, waiting)),
+        Some(queue) => {
+            queue.push_back(waiting);
+            Ok(())
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some((stream, _)) = lock(&self.connection).take() {
+            // The reader ends with it.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn read_answers(stream: TcpStream, queue: &Queue) {
+    let mut reader = BufReader::new(stream);
+    while let Ok(reply) = read_reply(&mut reader) {
+        let answer = match reply {
+            Ok(bytes) => Ok(bytes),
+            Err(code) => match Failure::read(&code) {
+                Some(error) => Err(error),
+                None => break,
+            },
+        };
+        let first = lock(queue).as_mut().and_then(VecDeque::pop_front);
+        match first {
+            Some(waiting) => (waiting.on_answer)(answer),
+            None => break,
+        }
+    }
+    let _ = reader.get_ref().shutdown(Shutdown::Both);
+    let waiting = lock(queue).take();
+    for one in waiting.into_iter().flatten() {
+        (one.on_answer)(Err(match one.is_ordered {
+            true => SubmitError::Uncertain,
+            false => SubmitError::Stopped,
+        }));
+    }
+}

@@ -1,0 +1,269 @@
+//! Handles of shards.
+//!
+//! ```text
+//!   Shard ──► ordered(), query(), stale(), at(when), member(n) ──► the macro's methods ──► Pending
+//! ```
+
+use super::{
+    CallError, Pending, Time, Version, When,
+    call::{Call, Kind, Told},
+    calls::{Calls, To},
+    courier::Source,
+    encoding,
+    pending::Answering,
+    service::{FieldOf, HasHistory, Methods, Reply, Versioned},
+};
+use quintet_replica::{CommandTime, GroupId, Level, past::Asking};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+
+/// Which member is asked, and for which state.
+#[derive(Clone, Copy, Debug, Default)]
+struct Route {
+    when: Option<When>,
+    is_stale: bool,
+    member: Option<usize>,
+}
+
+/// A handle of one shard: cheap to clone, for any thread.
+pub struct Shard<S> {
+    calls: Arc<Calls>,
+    name: Arc<str>,
+    group: GroupId,
+    route: Route,
+    service: PhantomData<fn() -> S>,
+}
+
+impl<S> Shard<S> {
+    pub(super) fn new(calls: &Arc<Calls>, name: Arc<str>, group: GroupId) -> Self {
+        Self {
+            calls: calls.clone(),
+            name,
+            group,
+            route: Route::default(),
+            service: PhantomData,
+        }
+    }
+
+    /// The same as of another time.
+    pub(super) fn when(mut self, when: Option<When>) -> Self {
+        self.route.when = when;
+        self
+    }
+}
+
+impl<S> Clone for Shard<S> {
+    fn clone(&self) -> Self {
+        Self {
+            calls: self.calls.clone(),
+            name: self.name.clone(),
+            group: self.group,
+            route: self.route,
+            service: PhantomData,
+        }
+    }
+}
+
+impl<S: Methods> fmt::Debug for Shard<S> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shard = formatter.debug_struct("Shard");
+        shard.field("service", &S::NAME).field("name", &self.name);
+        shard.finish_non_exhaustive()
+    }
+}
+
+/// A value that a field had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change<V> {
+    /// The version that made it; of the oldest one that is kept, the oldest version.
+    pub version: Version,
+    /// Its time.
+    pub time: Time,
+    /// The value from then on; `None` where a map has no such key.
+    pub value: V,
+}
+
+impl<S> Shard<S> {
+    /// Calls an ordered method; `write` appends its arguments.
+    pub(super) fn order<R: DeserializeOwned>(
+        &self,
+        method: u32,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Pending<R> {
+        let (pending, answering) = self.pending(true);
+        let source = Source {
+            name: self.name.clone(),
+            group: self.group,
+        };
+        let pending = pending.of(self.calls.clone(), source);
+        let floor = self.calls.seen();
+        let payload = Call::encode_with(Kind::Ordered(floor), method, write);
+        self.send(Level::Ordered, payload, answering);
+        pending
+    }
+
+    /// Calls a query.
+    pub(super) fn ask<R: DeserializeOwned>(
+        &self,
+        method: u32,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Pending<R> {
+        let (pending, answering) = self.pending(false);
+        let (kind, asking) = match self.route.when {
+            None => {
+                let payload = Call::encode_with(Kind::Query, method, write);
+                let level = match self.route.is_stale {
+                    true => Level::Stale,
+                    false => Level::Linearizable,
+                };
+                self.send(level, payload, answering);
+                return pending;
+            }
+            Some(When::Version(version)) => (Kind::QueryAtVersion(version.0), Asking::known()),
+            Some(When::Time(time)) => (Kind::QueryAtTime, Asking::new(time.0)),
+        };
+        let payload = Call::encode_with(kind, method, write);
+        self.calls.ask_past(self.to(), asking, payload, answering);
+        pending
+    }
+
+    fn no_schema(&self) -> CallError {
+        CallError::Schema {
+            shard: self.name.to_string(),
+        }
+    }
+
+    fn pending<R: DeserializeOwned>(&self, is_ordered: bool) -> (Pending<R>, Answering) {
+        // The members' own deadline ends first and tells more.
+        let timeout = self.calls.deadline + Duration::from_secs(5);
+        Pending::new(self.name.clone(), timeout, is_ordered)
+    }
+
+    /// The members to be asked, the first one first.
+    fn members(&self) -> Vec<usize> {
+        match self.route.member {
+            Some(member) => (member..self.calls.members()).take(1).collect(),
+            None => self.calls.in_turn(),
+        }
+    }
+
+    fn send(&self, level: Level, payload: Vec<u8>, answering: Answering) {
+        self.calls.send(self.to(), level, payload, answering);
+    }
+
+    fn to(&self) -> To {
+        To {
+            shard: self.name.clone(),
+            group: self.group,
+            members: self.members(),
+        }
+    }
+}
+
+impl<S: Methods> Shard<S> {
+    /// Calls an ordered method. For the macro's code.
+    pub fn call_ordered<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
+        self.order(method, |out| encoding::append(arguments, out))
+    }
+
+    /// Calls a query. For the macro's code.
+    pub fn call_query<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
+        self.ask(method, |out| encoding::append(arguments, out))
+    }
+
+    /// Calls of ordered methods: executed at every member, exactly once.
+    #[must_use]
+    pub fn ordered(&self) -> S::Ordered {
+        self.clone().into()
+    }
+
+    /// Calls of queries: executed at one member, on a state that has everything acknowledged before.
+    #[must_use]
+    pub fn query(&self) -> S::Query {
+        self.clone().into()
+    }
+
+    /// Queries of the state as it was at a version or a time: permanently the same answer, whichever
+    /// member gives it.
+    #[must_use]
+    pub fn at(&self, when: impl Into<When>) -> S::Query
+    where
+        S: Versioned,
+    {
+        let mut shard = self.clone();
+        shard.route.when = Some(when.into());
+        shard.into()
+    }
+
+    /// Queries of whatever state the asked member has, which may be an old one.
+    #[must_use]
+    pub fn stale(&self) -> S::Query {
+        let mut shard = self.clone();
+        shard.route.is_stale = true;
+        shard.into()
+    }
+
+    /// The same shard, asked at this member only, if it runs.
+    #[must_use]
+    pub fn member(&self, member: usize) -> Self {
+        let mut shard = self.clone();
+        shard.route.member = Some(member);
+        shard
+    }
+
+    /// The last values of a field, the newest first, as far back as they are kept.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn history<F: HasHistory<Key = ()>>(
+        &self,
+        field: FieldOf<S, F>,
+        limit: usize,
+    ) -> Result<Vec<Change<F::Value>>, CallError> {
+        let changes = self.changes(field, &(), limit)?.into_iter();
+        let told = changes.map(|change| {
+            Some(Change {
+                version: change.version,
+                time: change.time,
+                value: change.value?,
+            })
+        });
+        told.collect::<Option<_>>().ok_or_else(|| self.no_schema())
+    }
+
+    /// The last values under a key of a map, the newest first.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn history_of<F: HasHistory>(
+        &self,
+        field: FieldOf<S, F>,
+        key: &F::Key,
+        limit: usize,
+    ) -> Result<Vec<Change<Option<F::Value>>>, CallError> {
+        self.changes(field, key, limit)
+    }
+
+    fn changes<F: HasHistory>(
+        &self,
+        field: FieldOf<S, F>,
+        key: &F::Key,
+        limit: usize,
+    ) -> Result<Vec<Change<Option<F::Value>>>, CallError> {
+        let asked = (F::key(key), limit as u64);
+        let payload = Call::encode(Kind::History, field.number, &asked);
+        let (pending, answering) = self.pending(false);
+        self.send(Level::Linearizable, payload, answering);
+        let pending: Pending<Vec<Told>> = pending;
+        let told = pending.wait()?.into_iter().map(|(version, time, value)| {
+            let value = value.map(|bytes| encoding::decode(&bytes).ok_or(()));
+            Ok(Change {
+                version: Version(version),
+                time: Time(CommandTime(time)),
+                value: value.transpose()?,
+            })
+        });
+        told.collect::<Result<_, ()>>()
+            .map_err(|()| self.no_schema())
+    }
+}
