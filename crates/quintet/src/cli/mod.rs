@@ -15,6 +15,8 @@ mod join;
 mod journal;
 mod layout;
 mod member;
+#[cfg(target_os = "linux")]
+mod mount;
 mod origin;
 mod password;
 mod progress;
@@ -84,6 +86,8 @@ enum Command {
     Protocol(protocol::Protocol),
     Snapshot(snapshot::Snapshot),
     Diff(diff::Diff),
+    #[cfg(target_os = "linux")]
+    Mount(mount::Mount),
     Journal(journal::Journal),
     Config(config::Config),
     Completions(completions::Completions),
@@ -106,6 +110,8 @@ impl Command {
             Self::Protocol(command) => command.password().map(str::to_owned),
             Self::Member(command) => command.password().map(str::to_owned),
             Self::Diff(command) => command.password().map(str::to_owned),
+            #[cfg(target_os = "linux")]
+            Self::Mount(command) => command.password().map(str::to_owned),
             // What these start has it from the environment, too.
             _ => std::env::var("QUINTET_PASSWORD").ok(),
         };
@@ -125,6 +131,8 @@ impl Command {
             Self::Protocol(command) => command.run(),
             Self::Snapshot(command) => command.run(),
             Self::Diff(command) => command.run(),
+            #[cfg(target_os = "linux")]
+            Self::Mount(command) => command.run(),
             Self::Journal(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Completions(command) => command.run(),
