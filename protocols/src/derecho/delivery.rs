@@ -18,6 +18,7 @@ use super::{
     outgoing::{KIND_BULK, KIND_NULLS, KIND_SHIFT, KIND_SMALL, Path},
     shards::{At, Bug, one_of},
     sst,
+    stream::Stream,
 };
 use alloc::vec::Vec;
 use quintet_replica::{
@@ -46,7 +47,7 @@ impl Derecho {
         batch: Bytes,
         ctx: &mut Context<'_, Self>,
     ) {
-        let bytes_max = self.config.queue_bytes;
+        let bytes_max = self.queue_bytes_max(at, |stream| stream.relay.kept.bytes());
         let relay = &mut self.of_mut(at).relay;
         if relay.kept.take(key, &batch, bytes_max, ctx) {
             relay.queue.push(key, batch);
@@ -54,11 +55,22 @@ impl Derecho {
         }
     }
 
+    /// The most bytes of requests or reads that one order keeps: those of others count, too, beyond a
+    /// share that each may always have.
+    pub(super) fn queue_bytes_max(&self, at: At, kept: impl Fn(&Stream) -> usize) -> usize {
+        let all: usize = self.streams().map(&kept).sum();
+        let (others, most) = (all - kept(self.of(at)), self.config.queue_bytes);
+        let share = most / (1 + self.shards.len());
+        most.saturating_sub(others).max(share)
+    }
+
     /// Requests that piled up go out as few messages, and nulls where others wait for this sender.
     pub(super) fn send_messages(&mut self, at: At, ctx: &mut Context<'_, Self>) {
         if !self.of(at).sends(self.me.id()) {
             return;
         }
+        let unput = |stream: &Stream| stream.outgoing.unput_bytes();
+        let pending = self.streams().map(unput).sum::<usize>() - unput(self.of(at));
         while !self.membership.wedging() {
             if self.of(at).outgoing.len() >= self.config.window {
                 return ctx.mark("window full");
@@ -75,11 +87,13 @@ impl Derecho {
             let small = self.sst.layout.slot_bytes();
             let peers = self.peers(at);
             let room = peers.iter().map(|peer| ctx.room(peer)).min();
-            let room = room.unwrap_or(usize::MAX) / 2;
+            // Messages of other orders of this turn go first.
+            let room = room.unwrap_or(usize::MAX).saturating_sub(pending) / 2;
             let window = self.config.bulk_window_bytes;
             let full = |(_, large): (usize, usize)| next > room || large + next > window;
             let outgoing = &self.of(at).outgoing;
-            if next > small && !outgoing.is_empty() && full(outgoing.bytes()) {
+            let alone = outgoing.is_empty() && pending == 0;
+            if next > small && !alone && full(outgoing.bytes()) {
                 return ctx.mark("a large message waits for room");
             }
             let bytes_max = self.config.batch_bytes_max.min(room).max(small);

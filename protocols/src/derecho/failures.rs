@@ -11,8 +11,9 @@ pub(super) struct Failures {
     down: ReplicaSet,
     beat_at: Time,
     beats: u64,
-    /// When this member began in the present view.
+    /// When this member began in the present view, and when it began to end it.
     installed_at: Time,
+    ends_at: Time,
 }
 
 impl Failures {
@@ -23,6 +24,7 @@ impl Failures {
             beat_at: Time(0),
             beats: 0,
             installed_at: Time(0),
+            ends_at: Time(0),
         }
     }
 
@@ -35,6 +37,7 @@ impl Failures {
     pub fn begin(&mut self, now: Time) {
         self.heard.fill(now);
         self.installed_at = now;
+        self.ends_at = now;
     }
 
     pub fn heard(&mut self, from: ReplicaId, at: Time) {
@@ -82,6 +85,16 @@ impl Failures {
     /// Whether members have had this much time to begin in the view.
     pub fn is_late(&self, limit: Duration, now: Time) -> bool {
         now.since(self.installed_at) > limit
+    }
+
+    /// The view ends, or more members are left out at its end.
+    pub const fn ends(&mut self, now: Time) {
+        self.ends_at = now;
+    }
+
+    /// Whether members have had this much time to end the view.
+    pub fn is_late_at_end(&self, limit: Duration, now: Time) -> bool {
+        now.since(self.ends_at) > limit
     }
 
     /// The number of the next heartbeat.

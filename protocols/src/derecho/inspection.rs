@@ -2,7 +2,7 @@
 
 use super::{
     message::{Ballot, Member, Message, Proposal, View},
-    shards,
+    reshape,
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{cmp::Reverse, time::Duration};
@@ -139,7 +139,7 @@ impl Inspection {
                 let then = proposal.then.clone().or_else(|| {
                     around.then(|| View {
                         number: next.number + 1,
-                        shards: shards::lost(next, layout, &answered),
+                        shards: reshape::lost(next, layout, &answered),
                         members: answered.clone(),
                         base: next.base,
                     })
@@ -152,7 +152,7 @@ impl Inspection {
             (_, Some(longest)) => {
                 let next = View {
                     number: view.number + 1,
-                    shards: shards::lost(view, layout, &answered),
+                    shards: reshape::lost(view, layout, &answered),
                     members: answered,
                     base: longest.end,
                 };

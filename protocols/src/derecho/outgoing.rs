@@ -123,6 +123,12 @@ impl Outgoing {
         self.unacked.iter().filter(move |sent| sent.slot >= put)
     }
 
+    /// Bytes of whole messages that go with the next put.
+    pub fn unput_bytes(&self) -> usize {
+        let whole = self.unput().filter(|sent| sent.path == Path::Whole);
+        whole.map(|sent| sent.body.len()).sum()
+    }
+
     pub const fn is_put(&self) -> bool {
         self.slots_put == self.slots
     }

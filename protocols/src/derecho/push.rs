@@ -4,7 +4,7 @@ use super::{
     Derecho,
     message::Message,
     outgoing::{Path, Sent},
-    shards::{At, Bug},
+    shards::{At, Bug, less},
     sst,
 };
 use alloc::{vec, vec::Vec};
@@ -15,11 +15,13 @@ impl Derecho {
     /// to which puts were lost or that had no room.
     pub(super) fn push(&mut self, ctx: &mut Context<'_, Self>) {
         let live = self.membership.live_peers();
+        let mut whole = ReplicaSet::EMPTY;
         for peer in self.sst.lagging(live).iter() {
-            let bytes = self.row_bytes() + self.stream.outgoing.bodies_missing(self.taken_by(peer));
+            let bytes = self.row_bytes() + self.bodies_missing(peer);
             if ctx.takes(peer, bytes) && !self.failures.is_down(peer) {
                 self.sst.repaired(peer);
                 self.push_all(peer, ctx);
+                whole.insert(peer);
             }
         }
         let in_shards =
@@ -36,7 +38,8 @@ impl Derecho {
                 to = to.without(peer);
             }
         }
-        self.push_shards(to, ctx);
+        // The blocks, and whole messages of shards, are a part of the whole row.
+        self.push_shards(less(to, whole), ctx);
         let slots = self.slots(None, self.stream.outgoing.unput(), to, ctx);
         let head = [self.membership.number()];
         let wedged = self.sst.own(sst::WEDGED) > 0;
@@ -57,7 +60,7 @@ impl Derecho {
 
     /// The whole row, and what the peer has not taken of the ring.
     fn push_all(&self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
-        let missing = self.stream.outgoing.missing(self.taken_by(peer));
+        let missing = self.stream.outgoing.missing(self.taken_by(None, peer));
         let slots = self.slots(None, missing, ReplicaSet::EMPTY.with(peer), ctx);
         let head = [self.membership.number()];
         let of_shards = self.slots_of_shards(peer, ctx);
@@ -111,15 +114,22 @@ impl Derecho {
     }
 
     /// How many of the own messages a peer has said that it has received.
-    fn taken_by(&self, peer: ReplicaId) -> u64 {
-        let column = self.sst.layout.received(None, self.me.id());
+    fn taken_by(&self, at: At, peer: ReplicaId) -> u64 {
+        let column = self.sst.layout.received(self.of(at).block, self.me.id());
         self.sst.read(peer, column)
     }
 
-    /// More than a push of the row and the ring takes.
+    /// The bytes of whole messages that a peer lacks, of all orders that it is in, too.
+    fn bodies_missing(&self, peer: ReplicaId) -> usize {
+        let parts = self.parts().map(Some).chain([None]);
+        let with = parts.filter(|at| self.peers(*at).contains(peer));
+        let missing = |at| self.of(at).outgoing.bodies_missing(self.taken_by(at, peer));
+        with.map(missing).sum()
+    }
+
+    /// More than a push of the row, its blocks and the rings takes.
     fn row_bytes(&self) -> usize {
-        let all = core::iter::once(&self.stream).chain(&self.shards);
-        let ring: usize = all.map(|stream| stream.outgoing.bytes().0).sum();
-        self.sst.layout.ring() as usize * 8 + ring + 4096
+        let ring: usize = self.streams().map(|stream| stream.outgoing.bytes().0).sum();
+        self.sst.layout.control_words() as usize * 8 + ring + 4096
     }
 }

@@ -101,6 +101,8 @@ impl Derecho {
     fn send_blocks_in(&mut self, at: At, ctx: &mut Context<'_, Self>) {
         let (own, peers) = (self.me.id(), self.live_peers(at));
         let (view, credits) = (self.membership.number(), self.config.rdmc_credits);
+        let busy = self.streams().filter(|stream| stream.rdmc.is_busy());
+        let share = 2 * busy.count().max(1);
         let Self {
             stream,
             shards,
@@ -117,9 +119,9 @@ impl Derecho {
         let way = |to| Way {
             to,
             view,
-            // The other half is for what must not wait behind blocks.
+            // The other half is for what must not wait behind blocks, of all orders.
             room: if peers.contains(to) {
-                ctx.room(to) / 2
+                ctx.room(to) / share
             } else {
                 0
             },

@@ -31,6 +31,10 @@ impl ReadQueue {
         self.waiting.len()
     }
 
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -45,7 +45,8 @@ impl Derecho {
         if self.planted(Plant::ReadsLocal) {
             return ctx.query(batch, Slot(0), false, key.0, &());
         }
-        let (target, bytes_max) = (self.of(at).log.end(), self.config.queue_bytes);
+        let bytes_max = self.queue_bytes_max(at, |stream| stream.reads.bytes());
+        let target = self.of(at).log.end();
         if !(self.of_mut(at).reads).push(key, batch, target, bytes_max, ctx.arrived()) {
             return reject_read(key, ctx);
         }

@@ -9,9 +9,10 @@ use super::{
     membership::{Act, Membership, Phase},
     message::{Entry, Message, Promised, Summary},
     plant::Plant,
+    reshape,
     restart_state::RestartState,
     rows::Rows,
-    shards::{self, Holdings},
+    shards::{Bug, Holdings},
     sst::{Layout, ON_RING, ON_SELF, ON_SHARD, ON_VIEW, Table},
     stream::Stream,
 };
@@ -57,8 +58,8 @@ pub struct Derecho {
     pub(super) stream: Stream,
     pub(super) shards: Vec<Stream>,
     pub(super) holdings: Holdings,
-    /// The shards need another view.
-    pub(super) reshapes: bool,
+    /// The members that shards would have in the next view, when they need one.
+    pub(super) coming: Option<Vec<ReplicaSet>>,
     /// Groups that have not started.
     starting: usize,
     pub(super) housekeeping: Housekeeping<Timer>,
@@ -155,15 +156,24 @@ impl Derecho {
     ) -> bool {
         let Recovered {
             forgot: state_lost,
+            first_boot,
             checkpoint,
             records,
             ..
         } = recovered;
-        let (membership, log) = (&mut self.membership, &mut self.shards[shard].log);
+        let (membership, stream) = (&mut self.membership, &mut self.shards[shard]);
+        let log = &mut stream.log;
+        if stream.durability == Durability::Memory && !state_lost && !first_boot {
+            // The operator begins again with nothing, in the place of all that was lost.
+            membership.set_held(shard, true);
+            stream.holds = true;
+            return true;
+        }
         if state_lost {
             membership.set_held(shard, false);
         }
-        if !log.restore(checkpoint, records, state_lost) {
+        // Of a log that is being copied the others have what is missing.
+        if !log.restore(checkpoint, records, !membership.is_held(shard)) {
             return false;
         }
         if !membership.is_held(shard) {
@@ -230,11 +240,11 @@ impl Protocol for Derecho {
             })
             .collect();
         Self {
-            membership: Membership::new(&me, shards::first(&config.layout, members)),
+            membership: Membership::new(&me, reshape::first(&config.layout, members)),
             starting: shards.len(),
             shards,
             holdings: Holdings::new(members),
-            reshapes: false,
+            coming: None,
             failures: Failures::new(members),
             joins: Joins::new(members),
             catch_up: CatchUp::default(),
@@ -395,7 +405,10 @@ impl Protocol for Derecho {
                 self.sst.touch(ON_SELF);
             }
             let group = self.stream.group;
-            return ctx.in_group(group, |ctx| self.maybe_begin(shard, ctx));
+            return ctx.in_group(group, |ctx| {
+                self.after_shard_catching_up(shard, ctx);
+                self.maybe_begin(shard, ctx);
+            });
         }
         let persisted = self.stream.log.on_persisted(upto, self.membership.number());
         if let Some(number) = persisted.filter(|_| self.membership.is_active()) {
@@ -413,8 +426,16 @@ impl Protocol for Derecho {
     fn on_executed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
         // While a replica is on its way to be a member, twice as many entries may stay: what is
         // delivered while it fetches a state, it needs.
-        let bytes_max = self.config.log_memory_bytes << u32::from(self.has_joiners());
         let at = self.at(ctx.group());
+        let joiners = match at {
+            None => self.has_joiners(),
+            Some(shard) => self.shard_has_joiners(shard),
+        };
+        // The logs of all shards that this replica is a member of share them.
+        let number = self.membership.number();
+        let parts = self.shards.iter().filter(|shard| shard.begun == number);
+        let bytes_max = self.config.log_memory_bytes / (1 + parts.count());
+        let bytes_max = bytes_max << u32::from(joiners);
         self.of_mut(at).log.on_executed(slot, bytes_max);
     }
 
@@ -468,7 +489,11 @@ impl Protocol for Derecho {
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
-            Control::SlowMembers(slow) => self.stream.waits.set_slow_pace(slow),
+            Control::SlowMembers(slow) => {
+                for stream in core::iter::once(&mut self.stream).chain(&mut self.shards) {
+                    stream.waits.set_slow_pace(slow);
+                }
+            }
             // Nobody leads whom the others wait for more than for any member.
             Control::Slow(_) | Control::Farther(_) | Control::EpochEnded => {}
             Control::CheckpointDue => {
@@ -484,7 +509,9 @@ impl Protocol for Derecho {
                 }
             }
             Control::Option { name, value } => match self.config.changed(&name, &value) {
-                Some(changed) if !["window", "smc_bytes_max"].contains(&name.as_str()) => {
+                Some(changed)
+                    if !["window", "smc_bytes_max", "layout"].contains(&name.as_str()) =>
+                {
                     self.config = changed;
                 }
                 _ => ctx.mark("ignored: option value"),
@@ -666,8 +693,22 @@ impl Protocol for Derecho {
             "a member at work holds everything up to the base"
         );
         assert!(membership.belongs(), "it is a member in this life");
-        (self.stream.order).assert_invariants(self.planted(Plant::DeliverBeforeAll));
+        let early = self.injected(Bug::DeliverBeforeAll);
+        (self.stream.order).assert_invariants(early);
         let own = self.me.id();
+        for shard in self.parts() {
+            let early = early || self.injected(Bug::DeliveredByShardMajority);
+            let stream = &self.shards[shard];
+            stream.order.assert_invariants(early);
+            assert!(
+                stream.holds && self.membership.is_held(shard),
+                "a member at work in a shard holds its log, as its disk says"
+            );
+            assert!(
+                stream.outgoing.len() <= self.config.window,
+                "the window bounds what is sent in a shard"
+            );
+        }
         assert!(
             !self.sst.valid(own) || !membership.is_vote_unlogged(self.sst.proposed(own)),
             "a trim is echoed when it is on disk"

@@ -35,7 +35,7 @@
 //!    base durably. Members that fetch it say nothing, so that nothing is delivered without them,
 //!    and do not count.
 //! 6. What is promised by such a count outlives a restart: that a log is complete is on disk before
-//!    it is told or its row says HELD.
+//!    it is told or its row says HELD; and the log before that, which another group's write is.
 //! 7. Reads: see `reads.rs`. The next active view needs a complete log, of a member that had wedged,
 //!    or left. (An answer of all members that have not says that there is none.)
 //!
@@ -52,22 +52,25 @@
 //!   of the shard; at the wedge to all.
 //! - **Members that do not send** refuse requests, and their frontends turn to those that do. The
 //!   public code lets them send by RPC.
-//! - **Slow members** (D11) are found by the group's own messages only.
+//! - **In memory** a log ends with the process. When all copies have, the shard is lost until the operator begins it again at all replicas (`--bootstrap-again`), each with an
+//!   empty log that counts as complete; not while another one is known to be longer.
+//! - **Slow members** (D11) are found in each shard, too: by comparison in one of three members or
+//!   more, by the pace of disks and links in any. A member of a shard that stands still for
+//!   `restart_timeout` (its log does not become durable, or it never comes to hold it) leaves the
+//!   view, if the shard continues without it; so does one that does not follow the end of a view for
+//!   as long.
 
 pub(super) use super::plant::Plant as Bug;
 use super::{
     Derecho,
     membership::Act,
-    message::{Entry, Holding, Member, Message, ShardView, View},
+    message::{Entry, Holding, Message, View},
     reads::refuse_all,
     sst::WEDGED,
     stream::Stream,
 };
 use alloc::{vec, vec::Vec};
-use quintet_replica::{
-    Assigned, Assignment, Candidate, Context, GroupId, Lane, Layout, ReplicaId, ReplicaSet, Role,
-    RoleState, Slot,
-};
+use quintet_replica::{Context, GroupId, Lane, ReplicaId, ReplicaSet, Role, RoleState, Slot};
 
 /// Which order of messages: the group's own, or a shard's by its place in the layout.
 pub(super) type At = Option<usize>;
@@ -96,7 +99,7 @@ impl Holdings {
     }
 
     /// The log of a shard as a replica told of it in this view.
-    fn of(&self, id: ReplicaId, view: u64, shard: usize) -> Option<&Holding> {
+    pub fn of(&self, id: ReplicaId, view: u64, shard: usize) -> Option<&Holding> {
         let (told, logs) = &self.0[id.index()];
         let mut logs = logs.iter().filter(|_| *told == view);
         logs.find(|log| log.shard as usize == shard)
@@ -111,52 +114,12 @@ pub(super) fn one_of<'a>(home: &'a mut Stream, shards: &'a mut [Stream], at: At)
     }
 }
 
-fn both(a: ReplicaSet, b: ReplicaSet) -> ReplicaSet {
+pub(super) fn both(a: ReplicaSet, b: ReplicaSet) -> ReplicaSet {
     ReplicaSet(a.0 & b.0)
 }
 
-fn less(a: ReplicaSet, b: ReplicaSet) -> ReplicaSet {
+pub(super) fn less(a: ReplicaSet, b: ReplicaSet) -> ReplicaSet {
     ReplicaSet(a.0 & !b.0)
-}
-
-/// The targets of a view as what an assignment begins with.
-fn targets(view: &View) -> Assignment {
-    let shards = view.shards.iter().map(|shard| Assigned {
-        members: shard.targets,
-        ..Assigned::default()
-    });
-    let shards = shards.collect();
-    Assignment { shards }
-}
-
-/// The shards of the first view, in which all hold all that there is: nothing.
-pub(super) fn first(layout: &Layout, members: usize) -> Vec<ShardView> {
-    let all = (0..members as u16).map(|id| Candidate::new(ReplicaId(id)));
-    let assigned = layout.assign(&Assignment::default(), &all.collect::<Vec<_>>());
-    let shards = assigned.shards.iter().map(|assigned| {
-        let active = assigned.missing == 0;
-        ShardView {
-            members: assigned.members,
-            senders: assigned.senders,
-            targets: assigned.members,
-            active_in: u64::from(active),
-            before: 0,
-            base: Slot(0),
-        }
-    });
-    shards.collect()
-}
-
-/// The shards of a view that an inspector proposes: lost, all of them.
-pub(super) fn lost(before: &View, layout: &Layout, members: &[Member]) -> Vec<ShardView> {
-    let present = members.iter().map(|member| Candidate::new(member.id));
-    let assigned = layout.assign(&targets(before), &present.collect::<Vec<_>>());
-    let shards = before.shards.iter().zip(&assigned.shards);
-    let lost = shards.map(|(shard, assigned)| ShardView {
-        targets: assigned.members,
-        ..shard.clone()
-    });
-    lost.collect()
 }
 
 impl Derecho {
@@ -165,6 +128,11 @@ impl Derecho {
             None => &self.stream,
             Some(shard) => &self.shards[shard],
         }
+    }
+
+    /// All orders, the group's first.
+    pub(super) fn streams(&self) -> impl Iterator<Item = &Stream> {
+        core::iter::once(&self.stream).chain(&self.shards)
     }
 
     pub(super) fn of_mut(&mut self, at: At) -> &mut Stream {
@@ -205,7 +173,7 @@ impl Derecho {
         self.config.planted.is(bug)
     }
 
-    fn parts(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = usize> + use<> {
         let part = |shard: &usize| self.takes_part(Some(*shard));
         let parts: Vec<usize> = (0..self.shards.len()).filter(part).collect();
         parts.into_iter()
@@ -344,7 +312,8 @@ impl Derecho {
                 if log.end() >= next.base {
                     log.deliver(next.base);
                     log.cut(log.sure());
-                    holds = next.members.contains(own);
+                    // Else the promise that says so might be on disk without it.
+                    holds = next.members.contains(own) && log.durable() >= next.base;
                 } else {
                     log.deliver_all();
                 }
@@ -443,221 +412,9 @@ impl Derecho {
         ctx.in_group(self.stream.group, |ctx| ctx.roles_are(view.number, roles));
     }
 
-    // --------------------------------------------------------------------- the end of a view
-
-    /// The members of the view that hold a shard's log, durably, and up to where.
-    fn holders(&self, shard: usize, there: ReplicaSet) -> Vec<(ReplicaId, Slot)> {
-        let (view, own) = (self.membership.view(), self.me.id());
-        let stream = &self.shards[shard];
-        let block = stream.block.unwrap_or(0);
-        let (held, end) = (self.sst.layout.held(block), self.sst.layout.end(block));
-        let holder = |id: ReplicaId| {
-            if view.is_active(shard) {
-                let holds = view.shards[shard].members.contains(id) && self.sst.read(id, held) > 0;
-                return holds.then(|| (id, Slot(self.sst.read(id, end))));
-            }
-            if id == own {
-                return stream.holds.then(|| (id, stream.log.durable()));
-            }
-            let told = self.holdings.of(id, view.number, shard);
-            let told = told.filter(|told| told.complete)?;
-            Some((id, told.end))
-        };
-        both(there, self.membership.live())
-            .iter()
-            .filter_map(holder)
-            .collect()
-    }
-
-    /// Whether a replica that fetches an active shard's log lacks little of it.
-    fn is_near(&self, id: ReplicaId, shard: usize) -> bool {
-        let view = self.membership.view();
-        let told = |id| match id == self.me.id() {
-            true => Some(self.holding(shard)),
-            false => self.holdings.of(id, view.number, shard).copied(),
-        };
-        let Some(theirs) = told(id) else {
-            return false;
-        };
-        let members = view.shards[shard].members.iter().filter_map(told);
-        let near = members.map(|of| {
-            theirs.sure.0 + self.config.join_lag >= of.sure.0 && theirs.sure.next() >= of.first
-        });
-        near.min().unwrap_or(false)
-    }
-
-    /// The shards of the next view, with these members.
-    pub(super) fn next_shards(&self, next: &[Member]) -> Vec<ShardView> {
-        let (view, layout) = (self.membership.view(), &self.config.layout);
-        let there: ReplicaSet = next.iter().map(|member| member.id).collect();
-        let holders: Vec<_> = (0..view.shards.len())
-            .map(|shard| self.holders(shard, there))
-            .collect();
-        let present: Vec<Candidate> = (there.iter())
-            .map(|id| {
-                let holds = |shard: &usize| {
-                    let told = self.holdings.of(id, view.number, *shard);
-                    holders[*shard].iter().any(|(of, _)| *of == id)
-                        || told.is_some_and(|told| told.complete)
-                };
-                let holds = (0..view.shards.len()).filter(holds).collect();
-                Candidate { id, holds }
-            })
-            .collect();
-        let assigned = layout.assign(&targets(view), &present);
-        let min = |shard: usize| match self.injected(Bug::ActiveBelowMinimum) {
-            true => 1,
-            false => layout.subgroup(shard).min,
-        };
-        let same = |a: usize, b: usize| layout.shards()[a].subgroup == layout.shards()[b].subgroup;
-        let set = |shard: usize| {
-            holders[shard]
-                .iter()
-                .map(|(id, _)| *id)
-                .collect::<ReplicaSet>()
-        };
-        // Those that stay, then those that come; a member of another shard comes only if that one
-        // can do without it.
-        let stay = |shard: usize| match view.is_active(shard) {
-            true => both(
-                view.shards[shard].members,
-                both(there, self.membership.live()),
-            ),
-            false => ReplicaSet::EMPTY,
-        };
-        let mut members: Vec<ReplicaSet> = (0..view.shards.len()).map(stay).collect();
-        for shard in 0..members.len() {
-            let wanted = less(assigned.shards[shard].members, members[shard]);
-            let ready: ReplicaSet = match view.is_active(shard) {
-                true => {
-                    let live = both(wanted, self.membership.live());
-                    live.iter().filter(|id| self.is_near(*id, shard)).collect()
-                }
-                false => both(wanted, set(shard)),
-            };
-            let may = |id: &ReplicaId| {
-                let mut from = (0..members.len()).filter(|from| same(*from, shard));
-                from.all(|from| {
-                    let rest = both(members[from], set(from)).without(*id);
-                    !members[from].contains(*id) || rest.len() >= min(from)
-                })
-            };
-            let ready: ReplicaSet = ready.iter().filter(may).collect();
-            if !view.is_active(shard) && ready.len() < min(shard) {
-                continue;
-            }
-            for (other, members) in members.iter_mut().enumerate() {
-                if same(other, shard) {
-                    *members = less(*members, ready);
-                }
-            }
-            let room = layout.subgroup(shard).max;
-            for id in ready.iter() {
-                if members[shard].len() < room {
-                    members[shard].insert(id);
-                }
-            }
-        }
-        let number = view.number + 1;
-        let mut first_base = None;
-        let shards = view.shards.iter().enumerate().map(|(shard, of)| {
-            let targets = assigned.shards[shard].members;
-            let holding = (holders[shard].iter()).filter(|(id, _)| members[shard].contains(*id));
-            if self.injected(Bug::LostShardBeginsEmpty)
-                && holders[shard].is_empty()
-                && targets.len() >= min(shard)
-            {
-                return ShardView {
-                    members: targets,
-                    senders: layout.senders(shard, targets),
-                    targets,
-                    active_in: number,
-                    before: of.active_in,
-                    base: Slot(0),
-                };
-            }
-            let base = holding.clone().map(|(_, end)| *end).min();
-            let Some(base) = base.filter(|_| holding.count() >= min(shard)) else {
-                return ShardView {
-                    targets,
-                    ..of.clone()
-                };
-            };
-            let one_for_all = self.injected(Bug::BaseOfOneShardForAll);
-            let base = if one_for_all {
-                *first_base.get_or_insert(base)
-            } else {
-                base
-            };
-            ShardView {
-                members: members[shard],
-                senders: layout.senders(shard, members[shard]),
-                targets,
-                active_in: number,
-                before: of.active_in,
-                base,
-            }
-        });
-        shards.collect()
-    }
-
-    /// Whether a view change would take up a lost shard, let a member into one, or give a lost one
-    /// other targets.
-    pub(super) fn shards_gain(&self) -> bool {
-        let view = self.membership.view();
-        if view.shards.is_empty() || !self.membership.leads() {
-            return false;
-        }
-        let live = self.membership.live();
-        let members = view.members.iter();
-        let members: Vec<Member> = (members.filter(|it| live.contains(it.id)).copied()).collect();
-        let next = self.next_shards(&members);
-        let mut pairs = view.shards.iter().zip(&next).enumerate();
-        pairs.any(|(shard, (old, next))| {
-            let active = next.active_in == view.number + 1;
-            let comes = active && !less(next.members, old.members).is_empty();
-            let lost = !view.is_active(shard);
-            comes || lost && (active || old.targets != next.targets)
-        })
-    }
-
-    /// Whether this member can follow the shards of a proposal.
-    pub(super) fn shards_fit(&self, next: &View) -> bool {
-        let (view, layout, own) = (self.membership.view(), &self.config.layout, self.me.id());
-        if next.shards.len() != view.shards.len() {
-            return false;
-        }
-        let active = |shard: &ShardView| shard.active_in == next.number;
-        let assigned = next.shards.iter().map(|shard| match active(shard) {
-            true => Assigned {
-                members: shard.members,
-                senders: shard.senders,
-                missing: 0,
-            },
-            false => Assigned::default(),
-        });
-        let shards = assigned.collect();
-        if layout.problem(&Assignment { shards }, next.set()).is_some() {
-            return false;
-        }
-        let fits = |(shard, of): (usize, &ShardView)| {
-            let (log, old) = (&self.shards[shard].log, &view.shards[shard]);
-            if !active(of) {
-                return of.active_in == old.active_in && of.base == old.base;
-            }
-            // What is delivered here is, and the holders that stay hold everything up to the base.
-            let held = self.sst.layout.held(self.shards[shard].block.unwrap_or(0));
-            let counts =
-                view.is_active(shard) && old.members.contains(own) && self.sst.own(held) > 0;
-            let stays = counts && of.members.contains(own);
-            of.before == old.active_in && of.base >= log.sure() && (!stays || of.base <= log.end())
-        };
-        next.shards.iter().enumerate().all(fits) || self.injected(Bug::BaseOfOneShardForAll)
-    }
-
     // ------------------------------------------------------------------- copies of the logs
 
-    fn holding(&self, shard: usize) -> Holding {
+    pub(super) fn holding(&self, shard: usize) -> Holding {
         let stream = &self.shards[shard];
         Holding {
             shard: shard as u32,
@@ -674,7 +431,9 @@ impl Derecho {
         let active = self.membership.is_active();
         let tells = |shard: &usize| {
             let of = &view.shards[*shard];
-            let open = !view.is_active(*shard) || !less(of.targets, of.members).is_empty();
+            let open = !view.is_active(*shard)
+                || !less(of.targets, of.members).is_empty()
+                || of.members.contains(own) && !self.membership.is_held(*shard);
             let part = of.targets.contains(own) || of.members.contains(own);
             open && (part || self.membership.is_held(*shard))
                 || !active && self.membership.is_held(*shard)
@@ -723,6 +482,11 @@ impl Derecho {
     /// A beat: replicas that lack the log of a shard ask for it.
     pub(super) fn fetch_shards(&mut self, ctx: &mut Context<'_, Self>) {
         for shard in 0..self.shards.len() {
+            if self.holds_too_little(shard) {
+                ctx.mark("shard begun again by one replica alone");
+                self.membership.set_held(shard, false);
+                self.shards[shard].holds = false;
+            }
             let donors = self.donors(shard);
             let (own, members) = (self.me.id(), self.me.members());
             let stream = &mut self.shards[shard];
@@ -741,6 +505,31 @@ impl Derecho {
             }
             self.ask_for_shard(shard, ctx);
         }
+    }
+
+    /// Whether a replica is on its way to hold the log of a shard.
+    pub(super) fn shard_has_joiners(&self, shard: usize) -> bool {
+        let (view, live) = (self.membership.view(), self.membership.live());
+        let of = &view.shards[shard];
+        if !view.is_active(shard) {
+            return !both(of.targets, live).is_empty();
+        }
+        let held = self.sst.layout.held(self.shards[shard].block.unwrap_or(0));
+        let lacks = |id: ReplicaId| !of.members.contains(id) || self.sst.read(id, held) == 0;
+        let all = ReplicaSet(of.targets.0 | of.members.0);
+        both(all, live).iter().any(lacks)
+    }
+
+    /// Whether a log that counts as complete lacks what another replica knows to be delivered: its
+    /// operator began it again where not all had lost it.
+    fn holds_too_little(&self, shard: usize) -> bool {
+        let view = self.membership.view();
+        let (end, mut all) = (self.shards[shard].log.end(), self.me.others().iter());
+        let more = |id| {
+            let told = self.holdings.of(id, view.number, shard);
+            told.is_some_and(|told| told.sure > end)
+        };
+        !view.is_active(shard) && self.membership.is_held(shard) && all.any(more)
     }
 
     fn ask_for_shard(&self, shard: usize, ctx: &mut Context<'_, Self>) {
@@ -874,7 +663,11 @@ impl Derecho {
         if member
             && self.membership.is_active()
             && !self.membership.is_held(shard)
-            && self.shards[shard].log.sure() >= of.base
+            && self.shards[shard]
+                .log
+                .sure()
+                .min(self.shards[shard].log.durable())
+                >= of.base
         {
             self.hold(shard, ctx);
         }
@@ -905,6 +698,6 @@ impl Derecho {
         for shard in 0..self.shards.len() {
             self.maybe_begin(shard, ctx);
         }
-        self.reshapes = self.shards_gain();
+        self.look_at_shards();
     }
 }

@@ -155,6 +155,10 @@ impl Layout {
     pub const fn ring(&self) -> u32 {
         self.proposed() + 1 + self.proposal_words()
     }
+    /// Words of a row besides its rings.
+    pub const fn control_words(&self) -> u32 {
+        self.ring() + self.subgroups * self.block_ring()
+    }
     pub const fn slot(&self, block: Block, number: u64) -> u32 {
         let ring = match block {
             None => self.ring(),

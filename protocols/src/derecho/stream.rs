@@ -104,6 +104,11 @@ impl Stream {
         self.ranks.members.iter().copied().collect()
     }
 
+    /// The senders, as they are ranked.
+    pub fn senders(&self) -> &[ReplicaId] {
+        &self.ranks.senders
+    }
+
     pub fn sends(&self, id: ReplicaId) -> bool {
         self.ranks.senders.contains(&id)
     }
@@ -157,6 +162,18 @@ impl Stream {
                 self.order.persist_all();
             }
         }
+    }
+
+    /// Notes how far the members of `live` let the watched message pass by now; see [`Waits::watch`].
+    pub fn watch(
+        &mut self,
+        live: ReplicaSet,
+        persisted: impl Fn(ReplicaId) -> u64,
+        now: Time,
+    ) -> bool {
+        let received = |id| self.incoming.from(id).received();
+        let (live, ordered) = ((live, &self.ranks.senders[..]), self.order.ordered());
+        (self.waits).watch(live, ordered, received, persisted, now)
     }
 
     /// Asks for the execution of what is sure.

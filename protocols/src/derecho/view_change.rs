@@ -49,7 +49,9 @@ impl Derecho {
         }
         self.leave_out_late(ctx);
         if self.membership.is_active() {
-            self.look_for_sluggish(ctx);
+            self.look_for_slow(ctx);
+            self.look_for_stalled(ctx);
+            self.leave_out_unwedged(ctx);
         }
         if !self.membership.is_active() {
             return;
@@ -153,7 +155,8 @@ impl Derecho {
         !membership.wedging()
             && (!suspected.is_empty()
                 || sst::any(membership.live(), wedged)
-                || membership.leads() && (self.reshapes || !self.ready_joiners().is_empty()))
+                || membership.leads()
+                    && (self.coming.is_some() || !self.ready_joiners().is_empty()))
     }
 
     /// No message is sent or taken from here on; what was taken before is still written.
@@ -165,6 +168,7 @@ impl Derecho {
             }
         }
         self.membership.wedge();
+        self.failures.ends(ctx.now());
         self.sst.touch(ON_SELF);
     }
 
@@ -365,7 +369,7 @@ impl Derecho {
         self.membership.enter(view, complete);
         self.membership.completes(self.stream.log.sure());
         self.stream.end();
-        self.reshapes = false;
+        self.coming = None;
         self.restart.clear();
         self.sst.end();
         self.stream.execute(ctx);

@@ -1,6 +1,6 @@
 //! For whom delivery waits, and for how long; see `sluggish.rs`.
 
-use super::message::View;
+use super::stalls::Stalls;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{ReplicaId, ReplicaSet, Time};
@@ -50,6 +50,7 @@ pub(super) struct Waits {
     /// Members whose links or disks are far slower than a majority's, and from when that counts.
     slow_pace: ReplicaSet,
     pace_from: Time,
+    stalls: Stalls,
 }
 
 /// How long the members take to let one message be delivered.
@@ -82,6 +83,7 @@ impl Waits {
             pauses: vec![(Time(0), Duration::ZERO); members],
             slow_pace: ReplicaSet::EMPTY,
             pace_from: Time(0),
+            stalls: Stalls::default(),
         }
     }
 
@@ -97,6 +99,7 @@ impl Waits {
         self.behind = ReplicaSet::EMPTY;
         self.sample = None;
         self.pace_from = now + PACE_FROM;
+        self.stalls.begin();
     }
 
     /// The next judgement is about what happens from here on.
@@ -110,7 +113,7 @@ impl Waits {
     }
 
     /// Everybody holds the message that was watched: who of `live` took far longer than a
-    /// majority of the `members` of the view, and longer than `least`?
+    /// majority of the `members` of the order, and longer than `least`?
     fn finish(&mut self, live: ReplicaSet, members: usize, least: Duration) {
         self.sample = None;
         self.sorted.clear();
@@ -154,7 +157,7 @@ impl Waits {
     /// any more.
     pub fn watch(
         &mut self,
-        (live, view): (ReplicaSet, &View),
+        (live, senders): (ReplicaSet, &[ReplicaId]),
         ordered: u64,
         received: impl Fn(ReplicaId) -> u64,
         persisted: impl Fn(ReplicaId) -> u64,
@@ -163,11 +166,11 @@ impl Waits {
         let Some(sample) = &mut self.sample else {
             return true;
         };
-        let (last, members) = (sample.target - 1, view.members.len() as u64);
-        let filled = |rank: u64| last / members + u64::from(rank <= last % members);
+        let (last, count) = (sample.target - 1, senders.len() as u64);
+        let filled = |rank: u64| last / count + u64::from(rank <= last % count);
         let sent = |id: &ReplicaId| {
-            let rank = view.rank(*id).unwrap_or(0) as u64;
-            received(*id) >= filled(rank)
+            let rank = senders.iter().position(|sender| sender == id);
+            rank.is_none_or(|rank| received(*id) >= filled(rank as u64))
         };
         let sent: ReplicaSet = sample.sending.iter().filter(sent).collect();
         for id in sent.iter() {
@@ -253,6 +256,16 @@ impl Waits {
         let slow = live.iter().filter(slow).collect();
         self.next(now);
         slow
+    }
+
+    /// See [`Stalls::look`].
+    pub fn look_for_stalled(
+        &mut self,
+        waited_for: impl Iterator<Item = (ReplicaId, u64)>,
+        limits: (Duration, Duration),
+        now: Time,
+    ) -> ReplicaSet {
+        self.stalls.look(waited_for, limits, now)
     }
 
     /// A slow member is removed: it pauses.

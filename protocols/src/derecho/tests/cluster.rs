@@ -23,7 +23,8 @@ use quintet_replica::{
 
 type Config = <Derecho as Protocol>::Options;
 
-struct Clock(Time);
+/// The time, and how many bytes a link takes at once.
+struct Clock(Time, usize);
 
 impl World for Clock {
     fn now(&self) -> Time {
@@ -39,7 +40,7 @@ impl World for Clock {
         }
     }
     fn room(&self, _: ReplicaId) -> usize {
-        1 << 30
+        self.1
     }
     fn snapshot_newest(&self) -> Option<SnapshotInfo> {
         None
@@ -120,6 +121,10 @@ pub struct Cluster {
     cut: BTreeSet<(u16, u16)>,
     connections: BTreeMap<(u16, u16), u64>,
     arrivals: BTreeMap<(u16, u16), Time>,
+    /// Disks that stand still, and messages that are lost, by process and group.
+    pub stalled: BTreeSet<(u16, GroupId)>,
+    pub muted: BTreeSet<(u16, GroupId)>,
+    sent_in_turn: BTreeMap<ReplicaId, usize>,
     groups: Vec<(GroupId, Durability)>,
     builder: BatchBuilder,
     asked: BTreeMap<BatchId, Asked>,
@@ -146,7 +151,7 @@ impl Cluster {
         let home = [(HOME, Durability::Disk)];
         let groups = home.into_iter().chain(layout.groups()).collect();
         let mut cluster = Self {
-            clock: Clock(Time(1)),
+            clock: Clock(Time(1), 1 << 30),
             config,
             random: Random::new(seed),
             processes: (0..processes).map(|_| Process::default()).collect(),
@@ -155,6 +160,9 @@ impl Cluster {
             cut: BTreeSet::new(),
             connections: BTreeMap::new(),
             arrivals: BTreeMap::new(),
+            stalled: BTreeSet::new(),
+            muted: BTreeSet::new(),
+            sent_in_turn: BTreeMap::new(),
             groups,
             builder: BatchBuilder::new(),
             asked: BTreeMap::new(),
@@ -181,6 +189,15 @@ impl Cluster {
     // ------------------------------------------------------------------------------ processes
 
     pub fn start(&mut self, id: u16) {
+        self.start_as(id, false);
+    }
+
+    /// The operator gives up what it had in memory and lost.
+    pub fn begin_again(&mut self, id: u16) {
+        self.start_as(id, true);
+    }
+
+    fn start_as(&mut self, id: u16, begins_again: bool) {
         let (groups, epoch) = (self.groups.clone(), self.epoch());
         let process = &mut self.processes[usize::from(id)];
         assert!(process.driver.is_none(), "it runs");
@@ -202,7 +219,11 @@ impl Cluster {
             let disk = process.disks.entry(group).or_default();
             disk.unsynced.clear();
             let first_boot = !core::mem::replace(&mut disk.used, true);
-            let state_lost = durability == Durability::Memory && !first_boot;
+            let in_memory = durability == Durability::Memory && !first_boot;
+            let state_lost = in_memory && !begins_again;
+            if in_memory {
+                (disk.records, disk.checkpoint) = (Vec::new(), None);
+            }
             let executor = process.executors.entry(group).or_default();
             *executor = Executor::default();
             if let Some((slot, _, state)) = &disk.checkpoint {
@@ -295,6 +316,7 @@ impl Cluster {
     // --------------------------------------------------------------------------------- events
 
     fn event(&mut self, id: u16, group: GroupId, event: Event) {
+        self.sent_in_turn.clear();
         let mut events = VecDeque::from([(group, event)]);
         let mut todo = VecDeque::new();
         let (mut effects, mut foreign) = (Vec::new(), Vec::new());
@@ -354,7 +376,11 @@ impl Cluster {
                 ..
             } => {
                 let message = frame.into_bytes();
-                for to in to.iter() {
+                let muted = self.muted.contains(&(id, group));
+                for to in to.iter().filter(|_| !muted) {
+                    let sent = self.sent_in_turn.entry(to).or_default();
+                    *sent += message.len();
+                    assert!(*sent <= self.clock.1, "more than a link takes");
                     let event = Event::Message {
                         from: Peer::Replica(ReplicaId(id)),
                         arrived: self.clock.0,
@@ -586,9 +612,56 @@ impl Cluster {
         self.event(id, GroupId(group), Event::Control(Control::CheckpointDue));
     }
 
-    /// The log in memory keeps no more than this.
-    pub fn keep_in_memory(&mut self, bytes: &str) {
-        self.config.set("log_memory_bytes", bytes).expect("bytes");
+    pub fn control(&mut self, id: u16, control: Control) {
+        self.event(id, HOME, Event::Control(control));
+    }
+
+    /// Links take this number of bytes in a turn from here on, and no turn may send more.
+    pub const fn set_room(&mut self, bytes: usize) {
+        self.clock.1 = bytes;
+    }
+
+    /// Sets an option of the processes that are started from here on.
+    pub fn set(&mut self, option: &str, value: &str) {
+        self.config.set(option, value).expect("an option");
+    }
+
+    /// Starts all of them again, with the options as they are.
+    pub fn restart(&mut self) {
+        let all = 0..self.processes.len() as u16;
+        all.clone().for_each(|id| self.crash(id));
+        all.for_each(|id| self.start(id));
+    }
+
+    /// What was acknowledged in a group is given up.
+    pub fn give_up(&mut self, group: u32) {
+        let group = GroupId(group);
+        self.acknowledged.remove(&group);
+        self.decided.retain(|(of, _), _| *of != group);
+    }
+
+    /// The groups, the one of all processes first.
+    pub const fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether every group in memory outlives the crash of these: all others are in one view, and one
+    /// of them holds it.
+    pub fn outlives(&self, crashed: &[u16]) -> bool {
+        let rest = (0..self.processes.len() as u16).filter(|id| self.is_up(*id));
+        let rest: Vec<u16> = rest.filter(|id| !crashed.contains(id)).collect();
+        let membership = |id: &u16| &self.replica(*id).membership;
+        let newest = self.views.keys().next_back();
+        let at_work = |id: &u16| {
+            let of = membership(id);
+            of.is_active() && !of.wedging() && Some(&of.number()) == newest
+        };
+        let mut groups = self.groups[1..].iter().enumerate();
+        let lasts = |(shard, (_, durability)): (usize, &(GroupId, Durability))| {
+            *durability == Durability::Disk || rest.iter().any(|id| membership(id).is_held(shard))
+        };
+        let disks = (self.groups.iter()).all(|(_, durability)| *durability == Durability::Disk);
+        disks || rest.iter().all(at_work) && groups.all(lasts)
     }
 
     // ----------------------------------------------------------------------------------- time
@@ -626,10 +699,15 @@ impl Cluster {
                 self.event(to, group, event);
             }
             What::Sync(id, group, boots, upto) => {
-                let process = &mut self.processes[usize::from(id)];
+                let process = &self.processes[usize::from(id)];
                 if process.boots != boots || process.driver.is_none() {
                     return;
                 }
+                if self.stalled.contains(&(id, group)) {
+                    let at = self.later(5000, 10_000);
+                    return self.push(at, What::Sync(id, group, boots, upto));
+                }
+                let process = &mut self.processes[usize::from(id)];
                 let disk = process.disks.get_mut(&group).expect("a group");
                 while disk
                     .unsynced

@@ -6,6 +6,7 @@ mod large;
 mod planted;
 mod progress;
 mod raw;
+mod shard_members;
 mod shards;
 mod slow;
 mod table;

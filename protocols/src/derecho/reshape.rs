@@ -1,0 +1,381 @@
+//! The shards of the next view: which members they have, and where their logs end.
+//!
+//! ```text
+//!   who is there ──► layout: targets ──┐
+//!   those that stay ───────────────────┴─► members: near an active shard's log, or holders of a
+//!   logs of wedged rows, of Holds ─────┐            lost one's; from another shard one by one
+//!                                      └─► base: smallest end of the members' logs
+//! ```
+//!
+//! The proposer of a view computes this alone, and all others look at what they know of it.
+
+use super::{
+    Derecho,
+    message::{Holding, Member, ShardView, View},
+    shards::{Bug, both, less},
+};
+use alloc::vec::Vec;
+use quintet_replica::{Assigned, Assignment, Candidate, Layout, ReplicaId, ReplicaSet, Slot};
+
+/// The targets of a view as what an assignment begins with.
+fn targets(view: &View) -> Assignment {
+    let shards = view.shards.iter().map(|shard| Assigned {
+        members: shard.targets,
+        ..Assigned::default()
+    });
+    let shards = shards.collect();
+    Assignment { shards }
+}
+
+/// The shards of the first view, in which all hold all that there is: nothing.
+pub(super) fn first(layout: &Layout, members: usize) -> Vec<ShardView> {
+    let all = (0..members as u16).map(|id| Candidate::new(ReplicaId(id)));
+    let assigned = layout.assign(&Assignment::default(), &all.collect::<Vec<_>>());
+    let shards = assigned.shards.iter().map(|assigned| {
+        let active = assigned.missing == 0;
+        ShardView {
+            members: assigned.members,
+            senders: assigned.senders,
+            targets: assigned.members,
+            active_in: u64::from(active),
+            before: 0,
+            base: Slot(0),
+        }
+    });
+    shards.collect()
+}
+
+/// The shards of a view that an inspector proposes: lost, all of them.
+pub(super) fn lost(before: &View, layout: &Layout, members: &[Member]) -> Vec<ShardView> {
+    let present = members.iter().map(|member| Candidate::new(member.id));
+    let assigned = layout.assign(&targets(before), &present.collect::<Vec<_>>());
+    let shards = before.shards.iter().zip(&assigned.shards);
+    let lost = shards.map(|(shard, assigned)| ShardView {
+        targets: assigned.members,
+        ..shard.clone()
+    });
+    lost.collect()
+}
+
+/// Members of shards while they are chosen, by shard.
+struct Choice<'a> {
+    layout: &'a Layout,
+    /// The fewest that a shard orders with.
+    min: Vec<usize>,
+    /// Those that hold a shard's log.
+    holders: Vec<ReplicaSet>,
+    members: Vec<ReplicaSet>,
+}
+
+impl Choice<'_> {
+    fn same(&self, a: usize, b: usize) -> bool {
+        let shards = self.layout.shards();
+        shards[a].subgroup == shards[b].subgroup
+    }
+
+    /// The other shard of its subgroup that a replica is a member of.
+    fn other(&self, shard: usize, id: ReplicaId) -> Option<usize> {
+        let mut others = (0..self.members.len()).filter(|other| *other != shard);
+        others.find(|other| self.same(*other, shard) && self.members[*other].contains(id))
+    }
+
+    /// Lets these into a shard one after the other, as far as it has room: a member of another one
+    /// only while that can do without it; into a lost shard all, or none if it stays below its minimum.
+    fn let_in(&mut self, shard: usize, ready: ReplicaSet, is_lost: bool) {
+        let room = self.layout.subgroup(shard).max;
+        let mut moved = Vec::new();
+        for id in ready.iter() {
+            if self.members[shard].len() >= room {
+                break;
+            }
+            let from = self.other(shard, id);
+            if let Some(from) = from {
+                let rest = both(self.members[from], self.holders[from]).without(id);
+                if rest.len() < self.min[from] {
+                    continue;
+                }
+                self.members[from] = self.members[from].without(id);
+            }
+            self.members[shard].insert(id);
+            moved.push((id, from));
+        }
+        if !is_lost || self.members[shard].len() >= self.min[shard] {
+            return;
+        }
+        for (id, from) in moved {
+            self.members[shard] = self.members[shard].without(id);
+            if let Some(from) = from {
+                self.members[from].insert(id);
+            }
+        }
+    }
+}
+
+impl Derecho {
+    /// The members of the view that hold a shard's log, durably, and up to where.
+    fn holders(&self, shard: usize, there: ReplicaSet) -> Vec<(ReplicaId, Slot)> {
+        let (view, own) = (self.membership.view(), self.me.id());
+        let stream = &self.shards[shard];
+        let block = stream.block.unwrap_or(0);
+        let (held, end) = (self.sst.layout.held(block), self.sst.layout.end(block));
+        let holder = |id: ReplicaId| {
+            if view.is_active(shard) {
+                let holds = view.shards[shard].members.contains(id) && self.sst.read(id, held) > 0;
+                return holds.then(|| (id, Slot(self.sst.read(id, end))));
+            }
+            if id == own {
+                return stream.holds.then(|| (id, stream.log.durable()));
+            }
+            let told = self.holdings.of(id, view.number, shard);
+            let told = told.filter(|told| told.complete)?;
+            Some((id, told.end))
+        };
+        let live = both(there, self.membership.live());
+        let mut holders: Vec<_> = live.iter().filter_map(holder).collect();
+        if !view.is_active(shard) {
+            // A log without what another one knows to be delivered is none that was copied: its
+            // replica alone began again.
+            let told = live.iter().filter_map(|id| self.told(id, shard));
+            let least = told.map(|told| told.sure).max();
+            holders.retain(|(_, end)| Some(*end) >= least);
+        }
+        holders
+    }
+
+    /// How much a replica has of a shard's log, by its own word in this view.
+    fn told(&self, id: ReplicaId, shard: usize) -> Option<Holding> {
+        match id == self.me.id() {
+            true => Some(self.holding(shard)),
+            false => (self.holdings.of(id, self.membership.number(), shard)).copied(),
+        }
+    }
+
+    /// Whether a replica that fetches an active shard's log lacks little of it.
+    fn is_near(&self, id: ReplicaId, shard: usize) -> bool {
+        let view = self.membership.view();
+        let Some(theirs) = self.told(id, shard) else {
+            return false;
+        };
+        // One whose disk stands still would come in and hold nothing.
+        let has = theirs.sure.min(theirs.end);
+        let told = |id| self.told(id, shard);
+        let members = view.shards[shard].members.iter().filter_map(told);
+        let near = members
+            .map(|of| has.0 + self.config.join_lag >= of.sure.0 && theirs.sure.next() >= of.first);
+        near.min().unwrap_or(false)
+    }
+
+    /// Those of these replicas that may come into an active shard.
+    fn near(&self, shard: usize, of: ReplicaSet) -> ReplicaSet {
+        let comes = |id| (self.coming.as_ref()).is_some_and(|to| to[shard].contains(id));
+        let near = |id: &ReplicaId| comes(*id) || self.is_near(*id, shard);
+        of.iter().filter(near).collect()
+    }
+
+    /// The shards of the next view, with these members.
+    pub(super) fn next_shards(&self, next: &[Member]) -> Vec<ShardView> {
+        let (view, layout) = (self.membership.view(), &self.config.layout);
+        let there: ReplicaSet = next.iter().map(|member| member.id).collect();
+        let holders: Vec<_> = (0..view.shards.len())
+            .map(|shard| self.holders(shard, there))
+            .collect();
+        let present: Vec<Candidate> = (there.iter())
+            .map(|id| {
+                let holds = |shard: &usize| {
+                    let told = self.holdings.of(id, view.number, *shard);
+                    holders[*shard].iter().any(|(of, _)| *of == id)
+                        || told.is_some_and(|told| told.complete)
+                };
+                let holds = (0..view.shards.len()).filter(holds).collect();
+                Candidate { id, holds }
+            })
+            .collect();
+        let assigned = layout.assign(&targets(view), &present);
+        let min = |shard: usize| match self.injected(Bug::ActiveBelowMinimum) {
+            true => 1,
+            false => layout.subgroup(shard).min,
+        };
+        let set = |holders: &Vec<(ReplicaId, Slot)>| holders.iter().map(|(id, _)| *id).collect();
+        let live = both(there, self.membership.live());
+        let stay = view.shards.iter().enumerate().map(|(shard, of)| {
+            let active = view.is_active(shard);
+            both(of.members, if active { live } else { ReplicaSet::EMPTY })
+        });
+        let mut choice = Choice {
+            layout,
+            min: (0..view.shards.len()).map(min).collect(),
+            holders: holders.iter().map(set).collect(),
+            members: stay.collect(),
+        };
+        for shard in 0..view.shards.len() {
+            let wanted = less(assigned.shards[shard].members, choice.members[shard]);
+            let wanted = both(wanted, live);
+            let active = view.is_active(shard);
+            let ready = match active {
+                true => self.near(shard, wanted),
+                false => both(wanted, choice.holders[shard]),
+            };
+            choice.let_in(shard, ready, !active);
+        }
+        let members = choice.members;
+        let number = view.number + 1;
+        let mut first_base = None;
+        let shards = view.shards.iter().enumerate().map(|(shard, of)| {
+            let targets = assigned.shards[shard].members;
+            let holding = (holders[shard].iter()).filter(|(id, _)| members[shard].contains(*id));
+            if self.injected(Bug::LostShardBeginsEmpty)
+                && holders[shard].is_empty()
+                && targets.len() >= min(shard)
+            {
+                return ShardView {
+                    members: targets,
+                    senders: layout.senders(shard, targets),
+                    targets,
+                    active_in: number,
+                    before: of.active_in,
+                    base: Slot(0),
+                };
+            }
+            let base = holding.clone().map(|(_, end)| *end).min();
+            let Some(base) = base.filter(|_| holding.count() >= min(shard)) else {
+                return ShardView {
+                    targets,
+                    ..of.clone()
+                };
+            };
+            let one_for_all = self.injected(Bug::BaseOfOneShardForAll);
+            let base = if one_for_all {
+                *first_base.get_or_insert(base)
+            } else {
+                base
+            };
+            ShardView {
+                members: members[shard],
+                senders: layout.senders(shard, members[shard]),
+                targets,
+                active_in: number,
+                before: of.active_in,
+                base,
+            }
+        });
+        shards.collect()
+    }
+
+    /// Looks whether a view change would take up a lost shard, let a member into one, or give a lost
+    /// one other targets. Members that it would let in come in then, however near they are by that
+    /// time: else one that is near now and then would make one view change after another.
+    pub(super) fn look_at_shards(&mut self) {
+        let view = self.membership.view();
+        if self.membership.wedging() {
+            return;
+        }
+        self.coming = None;
+        if !self.membership.leads() {
+            return;
+        }
+        let live = self.membership.live();
+        let members = view.members.iter();
+        let members: Vec<Member> = (members.filter(|it| live.contains(it.id)).copied()).collect();
+        let next = self.next_shards(&members);
+        let view = self.membership.view();
+        let mut pairs = view.shards.iter().zip(&next).enumerate();
+        let gains = pairs.any(|(shard, (old, next))| {
+            let active = next.active_in == view.number + 1;
+            let comes = active && !less(next.members, old.members).is_empty();
+            let lost = !view.is_active(shard);
+            comes || lost && (active || old.targets != next.targets)
+        });
+        let members = next.iter().map(|shard| shard.members);
+        self.coming = gains.then(|| members.collect());
+    }
+
+    /// Whether this member can follow the shards of a proposal.
+    pub(super) fn shards_fit(&self, next: &View) -> bool {
+        let (view, layout, own) = (self.membership.view(), &self.config.layout, self.me.id());
+        if next.shards.len() != view.shards.len() {
+            return false;
+        }
+        let active = |shard: &ShardView| shard.active_in == next.number;
+        let assigned = next.shards.iter().map(|shard| match active(shard) {
+            true => Assigned {
+                members: shard.members,
+                senders: shard.senders,
+                missing: 0,
+            },
+            false => Assigned::default(),
+        });
+        let shards = assigned.collect();
+        if layout.problem(&Assignment { shards }, next.set()).is_some() {
+            return false;
+        }
+        let fits = |(shard, of): (usize, &ShardView)| {
+            let (log, old) = (&self.shards[shard].log, &view.shards[shard]);
+            if !active(of) {
+                let targets = of.targets;
+                return *of
+                    == ShardView {
+                        targets,
+                        ..old.clone()
+                    };
+            }
+            // Everything delivered here is below the base, and the holders that stay hold all up to it.
+            let held = self.sst.layout.held(self.shards[shard].block.unwrap_or(0));
+            let counts =
+                view.is_active(shard) && old.members.contains(own) && self.sst.own(held) > 0;
+            let stays = counts && of.members.contains(own);
+            of.before == old.active_in && of.base >= log.sure() && (!stays || of.base <= log.end())
+        };
+        next.shards.iter().enumerate().all(fits) || self.injected(Bug::BaseOfOneShardForAll)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn set(ids: &[u16]) -> ReplicaSet {
+        ids.iter().copied().map(ReplicaId).collect()
+    }
+
+    fn choice<'a>(layout: &'a Layout, members: [&[u16]; 2], holders: [&[u16]; 2]) -> Choice<'a> {
+        Choice {
+            layout,
+            min: vec![2, 2],
+            holders: holders.map(set).to_vec(),
+            members: members.map(set).to_vec(),
+        }
+    }
+
+    fn layout(text: &str) -> Layout {
+        text.parse().expect("a layout")
+    }
+
+    #[test]
+    fn member_comes_from_shard_that_does_without_it() {
+        let layout = layout("a groups=1-2 nodes=0-7 members=2..4");
+        let mut choice = choice(&layout, [&[0, 1, 2, 3], &[]], [&[0, 2, 3], &[2, 3]]);
+        choice.let_in(1, set(&[2, 3]), true);
+        assert_eq!(choice.members, [set(&[0, 1, 2, 3]), set(&[])]);
+        choice.let_in(1, set(&[2, 5, 3]), true);
+        assert_eq!(choice.members, [set(&[0, 1, 3]), set(&[2, 5])]);
+    }
+
+    #[test]
+    fn shard_without_room_takes_no_member() {
+        let layout = layout("a groups=1-2 nodes=0-7 members=2..3");
+        let mut choice = choice(&layout, [&[0, 1, 2], &[4, 5]], [&[0, 1, 2], &[4, 5]]);
+        choice.let_in(1, set(&[2, 6]), false);
+        assert_eq!(choice.members, [set(&[0, 1]), set(&[2, 4, 5])]);
+        choice.let_in(0, set(&[5]), false);
+        assert_eq!(choice.members[1], set(&[2, 4, 5]), "2 does not hold it yet");
+    }
+
+    #[test]
+    fn lost_shard_below_its_minimum_takes_no_member() {
+        let layout = layout("a groups=1-2 nodes=0-7 members=2..4");
+        let mut choice = choice(&layout, [&[0, 1, 2], &[]], [&[0, 1, 2], &[2]]);
+        choice.let_in(1, set(&[2]), true);
+        assert_eq!(choice.members, [set(&[0, 1, 2]), set(&[])]);
+    }
+}
