@@ -2,7 +2,7 @@
 
 use crate::{Errors, check_names, check_number, number_of};
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::{ToTokens, format_ident, quote};
 use syn::{Data, DeriveInput, Fields, LitStr, Type};
 
 fn names_volatile(of: &Type) -> bool {
@@ -59,6 +59,12 @@ pub fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
     let service = &input.ident;
     let visibility = &input.vis;
     let text = service.to_string();
+    let mut described = String::new();
+    for (field, number) in fields.iter().zip(&numbers) {
+        let of = field.ty.to_token_stream().to_string().replace(' ', "");
+        described += &format!("{number}:{of};");
+    }
+    let described = number_of(&described);
     let names: Vec<_> = fields
         .iter()
         .filter_map(|field| field.ident.as_ref())
@@ -90,6 +96,7 @@ pub fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
         #[automatically_derived]
         impl ::quintet::groups::Service for #service {
             const NAME: &'static str = #text;
+            const FIELDS: u32 = #described;
             const VERSIONED: bool =
                 true #(&& <#types as ::quintet::groups::Field>::VERSIONED)*;
 

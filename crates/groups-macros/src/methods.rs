@@ -84,6 +84,10 @@ fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
         false
     });
     let tag = *tags.first()?;
+    if let Some(cfg) = method.attrs.iter().find(|it| it.path().is_ident("cfg")) {
+        let message = "a tagged method is there in every build: members compare them";
+        errors.add(cfg, message);
+    }
     let signature = &method.sig;
     if tags.len() > 1 {
         errors.add(&signature.ident, "a method has one tag");
@@ -247,15 +251,15 @@ impl Tagged {
         let (name, number) = (&self.name, self.number());
         let names: Vec<_> = self.arguments.iter().map(|(name, _)| name).collect();
         let types: Vec<_> = self.arguments.iter().map(|(_, of)| of).collect();
-        let context = self.has_context.then(|| quote!(context,));
+        let context = self.has_context.then(|| quote!(__context,));
         // Errors point at the type.
         let put = quote_spanned!(self.answer.span() => ::quintet::groups::macros::answer);
         quote! {
             #number => {
                 let (#(#names,)*): (#(#types,)*) =
-                    ::quintet::groups::macros::arguments(arguments)?;
-                let answer = self.#name(#context #(#names),*);
-                #put(&answer, reply);
+                    ::quintet::groups::macros::arguments(__arguments)?;
+                let __answer = self.#name(#context #(#names),*);
+                #put(&__answer, __reply);
                 Some(())
             }
         }
@@ -421,19 +425,24 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
 
             fn call_ordered(
                 &mut self,
-                context: &mut ::quintet::groups::CallContext<'_>,
-                method: u32,
-                arguments: &[u8],
-                reply: &mut Vec<u8>,
+                __context: &mut ::quintet::groups::CallContext<'_>,
+                __method: u32,
+                __arguments: &[u8],
+                __reply: &mut Vec<u8>,
             ) -> Option<()> {
-                match method {
+                match __method {
                     #(#ordered_arms)*
                     _ => None,
                 }
             }
 
-            fn call_query(&self, method: u32, arguments: &[u8], reply: &mut Vec<u8>) -> Option<()> {
-                match method {
+            fn call_query(
+                &self,
+                __method: u32,
+                __arguments: &[u8],
+                __reply: &mut Vec<u8>,
+            ) -> Option<()> {
+                match __method {
                     #(#query_arms)*
                     _ => None,
                 }

@@ -195,7 +195,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/guide/groups.md", 4),
     ("docs/guide/time-travel.md", 4),
     ("docs/guide/library.md", 5),
-    ("docs/guide/services.md", 7),
+    ("docs/guide/services.md", 8),
     ("docs/guide/configuration.md", 6),
     ("docs/guide/cli.md", 4),
     ("docs/guide/measuring.md", 6),

@@ -667,6 +667,91 @@ fn hand_offs_are_executed_once_while_members_stop_and_return() {
     assert_eq!(totals(&group), (expected[0], expected[1] + 2));
 }
 
+/// Takes no call any more once it was told to fail.
+#[derive(Default, Service)]
+struct Fragile {
+    value: Persistent<u64>,
+}
+
+#[service]
+impl Fragile {
+    #[ordered]
+    fn add(&mut self, by: u64) {
+        assert!(by > 0, "nothing to add");
+        *self.value += by;
+    }
+}
+
+#[derive(Default, Service)]
+struct Many {
+    value: Persistent<u64>,
+}
+
+#[service]
+impl Many {
+    #[ordered]
+    fn tell(&mut self, context: &mut CallContext, to: usize, count: u64) {
+        for _ in 0..count {
+            context.then("fragile", to, Fragile::calls().add(1));
+        }
+    }
+}
+
+#[test]
+fn hand_offs_to_a_stopped_shard_are_reported_and_delay_no_other() {
+    let layout = r#"
+        [[subgroup]]
+        name = "many"
+        service = "Many"
+        hands_off_to = ["fragile"]
+        [[subgroup]]
+        name = "fragile"
+        service = "Fragile"
+        shards = 2
+    "#;
+    let group = Group::local(3).protocol("multipaxos").layout(layout);
+    let group = group
+        .serve::<Many>()
+        .serve::<Fragile>()
+        .start()
+        .expect("it starts");
+    group
+        .wait_ready(Duration::from_secs(30))
+        .expect("all answer");
+    let fragile = group.shard::<Fragile>("fragile", 0).expect("there is one");
+    fragile.ordered().add(0).wait().expect_err("it panics");
+    let many = group.shard::<Many>("many", 0).expect("there is one");
+    many.ordered().tell(0, 200).wait().expect("executed");
+    let waits = many
+        .ordered()
+        .tell(0, 1)
+        .deadline(Duration::from_millis(300))
+        .handed_off();
+    let shards = vec!["fragile/0".to_owned()];
+    assert_eq!(waits, Err(CallError::NotHandedOff { shards }));
+    many.ordered()
+        .tell(1, 300)
+        .handed_off()
+        .expect("the other one executes them");
+}
+
+#[test]
+fn group_of_many_shards_starts_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let start = || {
+        let layout = "[[subgroup]]\nname = 'counter'\nservice = 'Counter'\nshards = 60";
+        let group = Group::local(1).protocol("multipaxos").layout(layout);
+        let group = group.directory(directory.path()).serve::<Counter>();
+        group.start().expect("it starts")
+    };
+    let add = |group: &Group| {
+        let last = group.shard::<Counter>("counter", 59).expect("there is one");
+        last.ordered().add(1).wait()
+    };
+    assert_eq!(add(&start()), Ok(1));
+    assert_eq!(add(&start()), Ok(2));
+}
+
 fn divided(directory: &std::path::Path) -> Group {
     let group = Group::local(5).layout(SHARDS).directory(directory);
     let group = group.serve::<Counter>().serve::<Store>();

@@ -50,7 +50,8 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
     thread::JoinHandle,
@@ -236,6 +237,9 @@ pub struct Addresses {
     pub peer: SocketAddr,
 }
 
+/// Address space for the stack of a replica's thread; memory is taken as it is used.
+const REPLICA_STACK: usize = 32 << 20;
+
 /// Makes the state machine of a group.
 pub(crate) type Machines<'a> = &'a mut dyn FnMut(GroupId) -> Box<dyn StateMachine>;
 
@@ -351,6 +355,8 @@ impl Replica {
         )?;
         let thread = std::thread::Builder::new()
             .name(format!("replica {}", config.id.0))
+            // Arguments and values of services may be nested as deeply as their callers' stacks allow.
+            .stack_size(REPLICA_STACK)
             .spawn(move || guarded(|| event_loop.run()))?;
         Running::of(addresses, handle, admin, AdminOptions::of(&config), thread)
     }
@@ -940,13 +946,12 @@ impl Handle {
         let handle = self.clone();
         let begin = asking.begin();
         let Step::Read(level) = begin else {
-            std::thread::spawn(move || done(handle.read_past(asking, &read, begin)));
-            return;
+            return wait_for_past(move || handle.read_past(asking, &read, begin), done);
         };
         let again = read.clone();
         let first = move |answer| match answer {
             Err(SubmitError::NotYet) => {
-                std::thread::spawn(move || done(handle.read_past(asking, &again, begin)));
+                wait_for_past(move || handle.read_past(asking, &again, begin), done);
             }
             answer => done(answer),
         };
@@ -1112,6 +1117,37 @@ impl Handle {
     /// wait.
     pub fn stop(&self) {
         self.mailer.send(Mail::Stop);
+    }
+}
+
+/// Reads of the past that wait at once, each on a thread of its own.
+const PAST_WAITING_MAX: usize = 256;
+static PAST_WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Waits for a time to be closed on a thread of its own; too many of them are refused.
+fn wait_for_past(
+    read: impl FnOnce() -> Result<Vec<u8>, SubmitError> + Send + 'static,
+    done: impl FnOnce(Result<Vec<u8>, SubmitError>) + Send + 'static,
+) {
+    let done: Box<dyn FnOnce(Result<Vec<u8>, SubmitError>) + Send> = Box::new(done);
+    let done = Arc::new(Mutex::new(Some(done)));
+    let finish = |done: &Mutex<Option<Box<dyn FnOnce(_) + Send>>>, answer| {
+        let taken = done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(done) = taken {
+            done(answer);
+        }
+    };
+    let theirs = done.clone();
+    let is_one_more = PAST_WAITING.fetch_add(1, Ordering::Relaxed) < PAST_WAITING_MAX;
+    let thread = std::thread::Builder::new().name("read of the past".to_owned());
+    let wait = move || {
+        let answer = read();
+        PAST_WAITING.fetch_sub(1, Ordering::Relaxed);
+        finish(&theirs, answer);
+    };
+    if !is_one_more || thread.spawn(wait).is_err() {
+        PAST_WAITING.fetch_sub(1, Ordering::Relaxed);
+        finish(&done, Err(SubmitError::Busy));
     }
 }
 

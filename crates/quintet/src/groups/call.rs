@@ -5,11 +5,8 @@
 //!   answer  0, version, time │ value │ hand-offs, their length in four bytes      or      1 │ fault
 //! ```
 
-use super::{
-    CallError, CallOf, Methods, Time, Version, encoding,
-    hand_off::{Destinations, Made},
-};
-use quintet_replica::{At, CommandTime};
+use super::{CallError, Time, Version, encoding};
+use quintet_replica::CommandTime;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 
@@ -108,6 +105,9 @@ impl<'a> Call<'a> {
     }
 }
 
+/// Which hand-offs a call has made: destination and number.
+pub(super) type Made = Vec<(String, u64)>;
+
 /// A value of a field's past: the version that made it, its time, its encoding.
 pub(super) type Told = (u64, u64, Option<Vec<u8>>);
 
@@ -118,6 +118,13 @@ pub enum Fault {
     Schema,
     /// Too many hand-offs of the shard wait.
     Busy,
+    /// The arguments are longer than a service that hands calls off takes.
+    TooLarge {
+        /// Their length.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
     /// An earlier hand-off of the same source has not been executed.
     Early {
         /// The last one that was.
@@ -271,81 +278,6 @@ pub(super) fn open_answer<'a>(bytes: &'a [u8], shard: &str) -> Result<Done<&'a [
             Err(CallError::of_fault(fault, shard))
         }
         _ => Err(malformed()),
-    }
-}
-
-/// The circumstances of an `#[ordered]` call beside its arguments: equal at every member. There is no
-/// rank and no address in it, so that a handler cannot become different per member by accident.
-#[derive(Debug)]
-pub struct CallContext<'a> {
-    at: At,
-    /// No earlier than that of any version before.
-    time: u64,
-    version: u64,
-    makes_version: bool,
-    chance: u64,
-    destinations: &'a Destinations,
-    hand_offs: Vec<(String, u32, Vec<u8>)>,
-}
-
-impl<'a> CallContext<'a> {
-    pub(super) const fn new(
-        at: At,
-        time: u64,
-        version: u64,
-        destinations: &'a Destinations,
-    ) -> Self {
-        Self {
-            at,
-            time,
-            version,
-            makes_version: false,
-            chance: 0,
-            destinations,
-            hand_offs: Vec::new(),
-        }
-    }
-
-    /// Whether there is a version, and what is handed off.
-    pub(super) fn into_parts(self) -> (bool, Vec<(String, u32, Vec<u8>)>) {
-        (self.makes_version, self.hand_offs)
-    }
-
-    /// Hands a call off to another shard: it is executed there exactly once, later than this command,
-    /// and behind all that this shard has handed off to that one before. There is no answer.
-    ///
-    /// # Panics
-    /// When the layout does not declare that this subgroup hands off to that one, or there is no such
-    /// shard: at every member.
-    pub fn then<S: Methods>(&mut self, subgroup: &str, shard: usize, call: CallOf<S>) {
-        let name = self.destinations.name(S::NAME, subgroup, shard);
-        let name = name.unwrap_or_else(|| {
-            panic!(
-                "a call of {} was handed off to shard '{subgroup}/{shard}', which the layout does not \
-                 declare (hands_off_to)",
-                S::NAME
-            )
-        });
-        self.hand_offs.push((name, call.method, call.arguments));
-    }
-
-    /// The time of the command by the log's clock: no earlier than that of any command before, and
-    /// later than all that its caller has seen in any shard.
-    #[must_use]
-    pub const fn time(&self) -> Time {
-        Time(CommandTime(self.time))
-    }
-
-    /// The version that this command makes. Asking makes one, even if the command changes no field.
-    pub const fn version(&mut self) -> Version {
-        self.makes_version = true;
-        Version(self.version + 1)
-    }
-
-    /// A random number, the same at every member: another one at each call.
-    pub const fn chance(&mut self) -> u64 {
-        self.chance += 1;
-        self.at.id.mixed(self.chance)
     }
 }
 

@@ -6,16 +6,16 @@
 //! ```
 
 use super::{
-    CallError, call,
-    courier::{Bag, Source},
-    pending::Answering,
+    CallError,
+    answering::Answering,
+    call,
     remote::{Remote, Wanted},
 };
 use quintet_replica::{GroupId, Level, past::Asking};
 use quintet_runtime::{Handle, SubmitError};
 use std::{
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Condvar, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -26,6 +26,52 @@ use std::{
 pub(super) enum Way {
     Here(Handle),
     Elsewhere(Arc<Remote>),
+}
+
+/// The outboxes are looked through this often, also without a sign.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// Wakes the courier.
+#[derive(Debug, Default)]
+pub(super) struct Bag {
+    state: Mutex<BagState>,
+    woken: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct BagState {
+    has_mail: bool,
+    pub stops: bool,
+}
+
+impl Bag {
+    pub fn set(&self, change: impl FnOnce(&mut BagState)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.woken.notify_all();
+    }
+
+    /// Some shard has made hand-offs.
+    pub fn wake(&self) {
+        self.set(|state| state.has_mail = true);
+    }
+
+    /// Waits for mail, or for the time to look; false at the end.
+    pub fn wait(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .woken
+            .wait_timeout_while(state, LOOKS_EVERY, |state| !state.has_mail && !state.stops);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.has_mail = false;
+        !state.stops
+    }
+}
+
+/// A shard by name and group.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub name: Arc<str>,
+    pub group: GroupId,
 }
 
 /// Ways to the members, shared by the handles of shards.

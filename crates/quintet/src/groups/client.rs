@@ -1,8 +1,7 @@
 //! A client of a group that is no member of it.
 
 use super::{
-    calls::{Calls, Way},
-    courier::Source,
+    calls::{Calls, Source, Way},
     remote::Remote,
     shards::{Known, Shards},
 };

@@ -10,66 +10,13 @@
 
 use super::{
     CallError, Pending,
-    call::{self, Call, Delivery, Kind},
-    calls::{Calls, To},
-    hand_off::{HandOff, Made},
+    call::{self, Call, Delivery, Kind, Made},
+    calls::{Calls, Source, To},
+    hand_off::HandOff,
 };
-use quintet_replica::{GroupId, Level};
+use quintet_replica::Level;
 use serde::de::DeserializeOwned;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    thread::JoinHandle,
-    time::Duration,
-};
-
-/// Hand-offs to one destination that are delivered at once.
-pub(super) const DELIVERED_AT_ONCE: u64 = 64;
-/// The outboxes are looked through this often, also without a sign.
-const LOOKS_EVERY: Duration = Duration::from_secs(1);
-
-/// Wakes the courier.
-#[derive(Debug, Default)]
-pub(super) struct Bag {
-    state: Mutex<BagState>,
-    woken: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct BagState {
-    has_mail: bool,
-    stops: bool,
-}
-
-impl Bag {
-    fn set(&self, change: impl FnOnce(&mut BagState)) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
-        self.woken.notify_all();
-    }
-
-    /// Some shard has made hand-offs.
-    pub fn wake(&self) {
-        self.set(|state| state.has_mail = true);
-    }
-
-    /// Waits for mail, or for the time to look; false at the end.
-    fn wait(&self) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .woken
-            .wait_timeout_while(state, LOOKS_EVERY, |state| !state.has_mail && !state.stops);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.has_mail = false;
-        !state.stops
-    }
-}
-
-/// A shard that hands calls off.
-#[derive(Clone, Debug)]
-pub(super) struct Source {
-    pub name: Arc<str>,
-    pub group: GroupId,
-}
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
 /// The thread that delivers.
 #[derive(Debug)]
@@ -91,9 +38,11 @@ impl Courier {
         let calls = calls.clone();
         let run = move || {
             while calls.bag.wait() {
-                for source in &sources {
-                    // The next look tries again.
-                    let _ = calls.deliver(source);
+                // In turn, so that none waits behind another that makes more and more.
+                let more = sources.iter().map(|source| calls.deliver(source));
+                // The next look tries again where one failed.
+                if more.fold(false, |some, more| some | more.unwrap_or(false)) {
+                    calls.bag.wake();
                 }
             }
         };
@@ -122,6 +71,7 @@ impl Calls {
     fn ask<R: DeserializeOwned>(
         self: &Arc<Self>,
         source: &Source,
+        members: Vec<usize>,
         level: Level,
         payload: Vec<u8>,
     ) -> Pending<R> {
@@ -131,48 +81,43 @@ impl Calls {
         let to = To {
             shard: source.name.clone(),
             group: source.group,
-            members: self.in_turn(),
+            members,
         };
         self.send(to, level, payload, answering);
         pending
     }
 
-    /// Delivers what waits in a shard, and gives what could not be.
-    pub(super) fn deliver(self: &Arc<Self>, source: &Source) -> Result<Made, CallError> {
-        loop {
-            let payload = Call::encode(Kind::Outbox, 0, &DELIVERED_AT_ONCE);
-            let asked: Pending<Vec<HandOff>> = self.ask(source, Level::Linearizable, payload);
-            let waiting = asked.wait()?;
-            let mut left: Made = Vec::new();
-            let mut of: BTreeMap<&str, Vec<&HandOff>> = BTreeMap::new();
-            for hand_off in &waiting {
-                left.push((hand_off.destination.clone(), hand_off.number));
-                of.entry(&hand_off.destination).or_default().push(hand_off);
-            }
-            if !self.has_member() {
-                // The couriers of the members deliver.
-                return Ok(left);
-            }
-            let mut settled = false;
-            for (destination, hand_offs) in of {
-                settled |= self.deliver_to(source, destination, &hand_offs)?;
-            }
-            if !settled {
-                return Ok(left);
-            }
-        }
+    /// The first hand-off that waits for each destination.
+    pub(super) fn waiting(self: &Arc<Self>, source: &Source) -> Result<Made, CallError> {
+        let payload = Call::encode(Kind::Outbox, 0, &None::<&str>);
+        self.ask(source, self.in_turn(), Level::Linearizable, payload)
+            .wait()
     }
 
-    /// Delivers to one shard; whether some were executed.
-    fn deliver_to(
+    /// Delivers some of what waits in a shard, to every destination; whether any was executed.
+    fn deliver(self: &Arc<Self>, source: &Source) -> Result<bool, CallError> {
+        let mut some = false;
+        for (destination, _) in self.waiting(source)? {
+            // The others do not wait for one that cannot be reached.
+            some |= self.deliver_to(source, &destination).unwrap_or(false);
+        }
+        Ok(some)
+    }
+
+    /// Delivers the next ones to one shard; whether any was executed.
+    pub(super) fn deliver_to(
         self: &Arc<Self>,
         source: &Source,
         destination: &str,
-        hand_offs: &[&HandOff],
     ) -> Result<bool, CallError> {
         let Some(target) = self.shards.iter().find(|it| *it.name == *destination) else {
             return Ok(false);
         };
+        let payload = Call::encode(Kind::Outbox, 0, &Some(destination));
+        let asked = self.ask(source, self.in_turn(), Level::Linearizable, payload);
+        let hand_offs: Vec<HandOff> = asked.wait()?;
+        // All to the same member: it keeps their order.
+        let members = self.in_turn();
         let pending = hand_offs.iter().map(|hand_off| {
             let delivery = Delivery {
                 source: &source.name,
@@ -181,10 +126,10 @@ impl Calls {
                 arguments: &hand_off.arguments,
             };
             let payload = Call::encode(Kind::Deliver, hand_off.method, &delivery);
-            (
-                hand_off.number,
-                self.ask::<call::Anything>(target, Level::Ordered, payload),
-            )
+            let members = members.clone();
+            let pending: Pending<call::Anything> =
+                self.ask(target, members, Level::Ordered, payload);
+            (hand_off.number, pending)
         });
         let mut upto = None;
         for (number, pending) in pending.collect::<Vec<_>>() {
@@ -197,7 +142,8 @@ impl Calls {
             return Ok(false);
         };
         let payload = Call::encode(Kind::Settle, 0, &(destination, upto));
-        let settled: Pending<call::Anything> = self.ask(source, Level::Ordered, payload);
+        let settled: Pending<call::Anything> =
+            self.ask(source, self.in_turn(), Level::Ordered, payload);
         settled.wait().map(|_| true)
     }
 }

@@ -1,6 +1,6 @@
 //! Values as bytes: postcard's format, which is specified and the same in every build.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The encoding of a value.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
@@ -16,6 +16,24 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
     let taken = std::mem::take(out);
     *out = postcard::to_extend(value, taken).expect("a value that can be serialized");
+}
+
+/// The encoding of a value that is to be kept.
+///
+/// # Errors
+/// When it cannot be written, or not be read back: some of serde's attributes need a format that
+/// describes itself.
+pub fn checked<T: Serialize + DeserializeOwned>(value: &T) -> Result<Vec<u8>, String> {
+    let of = std::any::type_name::<T>();
+    let bytes = postcard::to_allocvec(value);
+    let bytes = bytes.map_err(|error| format!("a value of {of} cannot be written: {error}"))?;
+    match decode::<T>(&bytes) {
+        Some(_) => Ok(bytes),
+        None => Err(format!(
+            "a value of {of} cannot be read back as it was written: leave out serde's untagged, tag, \
+             flatten and skip_serializing_if"
+        )),
+    }
 }
 
 /// Its length.

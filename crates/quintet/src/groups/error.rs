@@ -119,6 +119,10 @@ impl CallError {
         let shard = shard.to_owned();
         match fault {
             Fault::Schema => Self::Schema { shard },
+            Fault::TooLarge { bytes, bytes_max } => Self::TooLarge {
+                bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+                bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
+            },
             Fault::Busy | Fault::Early { .. } => Self::Busy,
             Fault::Panicked {
                 method,

@@ -13,7 +13,7 @@
 //! is written, one path of a tree at a time, so a snapshot delays no command.
 
 use super::{Version, encoding};
-use quintet_replica::RestoreError;
+use quintet_replica::{RestoreError, digest::hash_wide};
 use rpds::RedBlackTreeMapSync;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -79,8 +79,16 @@ pub struct Held {
 
 /// The operations of the machine around a service on a field of any type. For this crate.
 pub trait AnyField: Send {
+    /// The service has been made: its content is what every member begins with.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    fn settle(&mut self) -> Result<(), String>;
     /// Whether the command that has just been executed changed it, so that there is a new version.
-    fn changed(&mut self) -> bool;
+    ///
+    /// # Errors
+    /// When its content cannot be kept.
+    fn changed(&mut self) -> Result<bool, String>;
     /// That command is over. Its changes are of this version; where there is none, nothing changed
     /// that has versions.
     fn commit(&mut self, version: u64);
@@ -96,6 +104,8 @@ pub trait AnyField: Send {
     fn bytes(&self) -> u64;
     /// Appends the next record of its content; false when there is none.
     fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool;
+    /// Is as if nothing had been put into it: records follow.
+    fn empty(&mut self);
     /// Takes a record.
     ///
     /// # Errors
@@ -156,6 +166,11 @@ pub struct Persistent<T> {
     before: Option<Arc<T>>,
     past: Arc<VecDeque<Past<T>>>,
     past_bytes: u64,
+    /// Hash and length of the encoding: of the last version, and of the command's.
+    known: (u128, u64),
+    next: (u128, u64),
+    /// A record has been read.
+    is_read: bool,
 }
 
 impl<T: Value + Default> Default for Persistent<T> {
@@ -166,6 +181,9 @@ impl<T: Value + Default> Default for Persistent<T> {
             before: None,
             past: Arc::default(),
             past_bytes: 0,
+            known: (0, 0),
+            next: (0, 0),
+            is_read: false,
         }
     }
 }
@@ -203,20 +221,36 @@ impl<T: Value + Default> Field for Persistent<T> {
             before: None,
             past: self.past.clone(),
             past_bytes: self.past_bytes,
+            known: self.known,
+            next: self.next,
+            is_read: false,
         }
     }
 }
 
+/// Hash and length of the encoding of a value that can be kept.
+fn known<T: Value>(value: &T) -> Result<(u128, u64), String> {
+    let bytes = encoding::checked(value)?;
+    Ok((hash_wide(&bytes), bytes.len() as u64))
+}
+
 impl<T: Value> AnyField for Persistent<T> {
-    fn changed(&mut self) -> bool {
-        let Some(before) = &self.before else {
-            return false;
-        };
-        let changed = encoding::encode(&**before) != encoding::encode(&*self.value);
+    fn settle(&mut self) -> Result<(), String> {
+        self.before = None;
+        self.known = known(&*self.value)?;
+        Ok(())
+    }
+
+    fn changed(&mut self) -> Result<bool, String> {
+        if self.before.is_none() {
+            return Ok(false);
+        }
+        self.next = known(&*self.value)?;
+        let changed = self.next != self.known;
         if !changed {
             self.before = None;
         }
-        changed
+        Ok(changed)
     }
 
     fn commit(&mut self, version: u64) {
@@ -227,6 +261,7 @@ impl<T: Value> AnyField for Persistent<T> {
         self.past_bytes += past.bytes;
         Arc::make_mut(&mut self.past).push_back(past);
         self.since = version;
+        self.known = self.next;
     }
 
     fn undo(&mut self) {
@@ -255,7 +290,7 @@ impl<T: Value> AnyField for Persistent<T> {
     }
 
     fn bytes(&self) -> u64 {
-        self.past_bytes + encoding::length(&*self.value)
+        self.past_bytes + self.known.1
     }
 
     fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool {
@@ -272,12 +307,20 @@ impl<T: Value> AnyField for Persistent<T> {
         true
     }
 
+    fn empty(&mut self) {
+        self.before = None;
+        self.since = 0;
+        self.past = Arc::default();
+        self.past_bytes = 0;
+        self.is_read = false;
+    }
+
     fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
         let (since, value): (u64, Option<T>) = decoded(record)?;
         let value = Arc::new(value.ok_or_else(broken)?);
         let before = std::mem::replace(&mut self.value, value);
         // The first record replaces what a new field has.
-        if self.before.take().is_some() {
+        if std::mem::replace(&mut self.is_read, true) {
             if since <= self.since {
                 return Err(broken());
             }
@@ -286,12 +329,12 @@ impl<T: Value> AnyField for Persistent<T> {
             Arc::make_mut(&mut self.past).push_back(past);
         }
         self.since = since;
-        self.before = Some(self.value.clone());
         Ok(())
     }
 
     fn finish_read(&mut self) {
-        self.before = None;
+        // It has just been read.
+        self.known = known(&*self.value).unwrap_or_default();
     }
 
     fn history(&self, key: Option<&[u8]>, limit: usize) -> Option<Vec<Held>> {
@@ -427,7 +470,8 @@ impl<K: Ord, V, const PAST: bool> ServiceMap<K, V, PAST> {
 }
 
 impl<K: Ord, V> PersistentMap<K, V> {
-    /// The value under a key and the version that set it.
+    /// The value under a key and the version that set it; in a command that has set it itself, the
+    /// version before.
     pub fn get_versioned<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(Version, &V)>
     where
         K: Borrow<Q>,
@@ -538,7 +582,18 @@ impl<K: Key, V: Value, const PAST: bool> Field for ServiceMap<K, V, PAST> {
 }
 
 impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
-    fn changed(&mut self) -> bool {
+    fn settle(&mut self) -> Result<(), String> {
+        self.touched.clear();
+        self.bytes = 0;
+        for (key, slot) in self.slots.iter() {
+            encoding::checked(key)?;
+            slot.now.as_deref().map(encoding::checked).transpose()?;
+            self.bytes += entry_bytes(key, slot.now.as_ref());
+        }
+        Ok(())
+    }
+
+    fn changed(&mut self) -> Result<bool, String> {
         // A key that came and went within the command has not changed.
         let slots = &mut self.slots;
         self.touched.retain(|key, before| {
@@ -551,7 +606,14 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
             }
             has_changed
         });
-        PAST && !self.touched.is_empty()
+        for key in self.touched.keys() {
+            let now = self.slots.get(key).and_then(|slot| slot.now.as_deref());
+            if let Some(value) = now {
+                encoding::checked(key)?;
+                encoding::checked(value)?;
+            }
+        }
+        Ok(PAST && !self.touched.is_empty())
     }
 
     fn commit(&mut self, version: u64) {
@@ -559,8 +621,10 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
             let Some(slot) = self.slots.get_mut(&key) else {
                 continue;
             };
-            self.bytes -= entry_bytes(&key, before.as_ref());
             self.bytes += entry_bytes(&key, slot.now.as_ref());
+            self.bytes = self
+                .bytes
+                .saturating_sub(entry_bytes(&key, before.as_ref()));
             let since = std::mem::replace(&mut slot.since, version);
             if PAST {
                 let past = past(since, version, before);
@@ -636,6 +700,10 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         true
     }
 
+    fn empty(&mut self) {
+        *self = Self::default();
+    }
+
     fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
         let (key, since, value): (K, u64, Option<V>) = decoded(record)?;
         let value = value.map(Arc::new);
@@ -655,7 +723,9 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         }
         let before = std::mem::replace(&mut slot.now, value);
         self.len -= usize::from(before.is_some());
-        self.bytes -= entry_bytes(&key, before.as_ref());
+        self.bytes = self
+            .bytes
+            .saturating_sub(entry_bytes(&key, before.as_ref()));
         let past = past(slot.since, since, before);
         self.past_bytes += past.bytes;
         slot.past.push_back(past);
@@ -693,17 +763,25 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
 }
 
 /// A value that has its present content only.
-pub struct Volatile<T>(Arc<T>);
+pub struct Volatile<T> {
+    value: Arc<T>,
+    is_dirty: bool,
+    length: u64,
+}
 
 impl<T: Default> Default for Volatile<T> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self {
+            value: Arc::default(),
+            is_dirty: false,
+            length: 0,
+        }
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Volatile<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
+        self.value.fmt(formatter)
     }
 }
 
@@ -711,13 +789,14 @@ impl<T> Deref for Volatile<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
 impl<T: Value> DerefMut for Volatile<T> {
     fn deref_mut(&mut self) -> &mut T {
-        Arc::make_mut(&mut self.0)
+        self.is_dirty = true;
+        Arc::make_mut(&mut self.value)
     }
 }
 
@@ -725,13 +804,24 @@ impl<T: Value + Default> Field for Volatile<T> {
     const VERSIONED: bool = false;
 
     fn fork(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            value: self.value.clone(),
+            is_dirty: false,
+            length: self.length,
+        }
     }
 }
 
 impl<T: Value> AnyField for Volatile<T> {
-    fn changed(&mut self) -> bool {
-        false
+    fn settle(&mut self) -> Result<(), String> {
+        self.is_dirty = true;
+        self.changed().map(drop)
+    }
+    fn changed(&mut self) -> Result<bool, String> {
+        if std::mem::take(&mut self.is_dirty) {
+            self.length = known(&*self.value)?.1;
+        }
+        Ok(false)
     }
     fn commit(&mut self, _: u64) {}
     fn undo(&mut self) {}
@@ -741,17 +831,19 @@ impl<T: Value> AnyField for Volatile<T> {
         0
     }
     fn bytes(&self) -> u64 {
-        encoding::length(&*self.0)
+        self.length
     }
     fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool {
         let is_first = !std::mem::replace(&mut cursor.done, true);
         if is_first {
-            encoding::append(&*self.0, out);
+            encoding::append(&*self.value, out);
         }
         is_first
     }
+    fn empty(&mut self) {}
     fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
-        self.0 = Arc::new(decoded(record)?);
+        self.value = Arc::new(decoded(record)?);
+        self.length = record.len() as u64;
         Ok(())
     }
     fn finish_read(&mut self) {}

@@ -8,13 +8,13 @@
 
 use super::{
     CallError, Retention,
-    calls::{Calls, Way},
-    courier::{Courier, Source},
+    calls::{Calls, Source, Way},
+    courier::Courier,
+    entry::{ServiceEntry, ShardEntry},
     hand_off::{Destination, Destinations},
     json::Callers,
-    machine::ServiceMachine,
     redis::CallServer,
-    service::{JsonCall, Method, Methods, terms_of},
+    service::Methods,
     shards::{Known, Shards},
 };
 use crate::{
@@ -37,6 +37,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The terms of services are compared one by one up to this many, else per service.
+const TERMS_NAMED: usize = 128;
+
 /// The settings of a group that is yet to be started.
 #[derive(Clone, Debug)]
 pub struct LocalGroup {
@@ -50,40 +53,6 @@ pub struct LocalGroup {
     /// Where this process has one member of several.
     own: Option<Own>,
     secret: Option<String>,
-}
-
-/// A service that a group can run.
-#[derive(Clone, Copy)]
-pub(super) struct ServiceEntry {
-    pub name: &'static str,
-    terms: u32,
-    machine: fn(Retention, Destinations) -> Box<dyn StateMachine>,
-    pub methods: &'static [Method],
-    pub is_versioned: bool,
-    pub call_of_json: fn(&str, &str) -> Option<Result<JsonCall, String>>,
-    pub answer_to_json: fn(u32, &[u8]) -> Option<String>,
-}
-
-impl fmt::Debug for ServiceEntry {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name)
-    }
-}
-
-impl ServiceEntry {
-    fn of<S: Methods>() -> Self {
-        Self {
-            name: S::NAME,
-            terms: terms_of::<S>(),
-            methods: S::METHODS,
-            is_versioned: S::VERSIONED,
-            call_of_json: S::call_of_json,
-            answer_to_json: S::answer_to_json,
-            machine: |retention, destinations| {
-                Box::new(ServiceMachine::<S>::new(retention).handing_off_to(destinations))
-            },
-        }
-    }
 }
 
 impl LocalGroup {
@@ -182,6 +151,12 @@ impl LocalGroup {
                 (vec![shard], vec![(*service, Destinations::default())])
             }
             Some(text) => {
+                let mut names: Vec<_> = self.services.iter().map(|it| it.name).collect();
+                names.sort_unstable();
+                if let Some(two) = names.windows(2).find(|two| two[0] == two[1]) {
+                    let why = format!("two services of this program are called {}", two[0]);
+                    return Err(wrong(why));
+                }
                 let layout: LayoutFile =
                     toml::from_str(text).map_err(|error| wrong(format!("layout: {error}")))?;
                 local = local.layout(layout);
@@ -194,13 +169,23 @@ impl LocalGroup {
             }
         };
         let is_divided = self.layout.is_some();
-        let terms = shards.iter().flat_map(|shard| {
-            let machine = (shard.service.machine)(retention, Destinations::default());
-            let of = shard.known.name.clone();
-            let terms = machine.terms().into_iter();
-            terms.map(move |(name, number)| (format!("{of}: {name}"), number))
+        let mut services: Vec<&ServiceEntry> = Vec::new();
+        for shard in &shards {
+            (shard.service.check)().map_err(wrong)?;
+            if services.iter().all(|it| it.name != shard.service.name) {
+                services.push(&shard.service);
+            }
+        }
+        let terms = services.iter().flat_map(|service| {
+            let machine = (service.machine)(retention, Destinations::default());
+            machine.terms()
         });
-        let terms: Terms = terms.collect();
+        let mut terms: Terms = terms.collect();
+        if terms.len() > TERMS_NAMED {
+            let term =
+                |service: &&ServiceEntry| (service.name.to_owned(), u64::from(service.terms));
+            terms = services.iter().map(term).collect();
+        }
         let machines: SharedMachines = Arc::new(move |group| match group.0 {
             0 if is_divided => Box::new(Above(terms.clone())),
             number => {
@@ -242,7 +227,9 @@ impl LocalGroup {
         let Some(digits) = &self.secret else {
             let is_here = |address: &String| {
                 let host = address.rsplit_once(':').map_or("", |(host, _)| host);
-                host == "localhost" || host.starts_with("127.") || host == "[::1]"
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let address = host.parse::<std::net::IpAddr>();
+                host == "localhost" || address.is_ok_and(|address| address.is_loopback())
             };
             return match own.addresses.iter().find(|it| !is_here(it)) {
                 Some(address) => Err(format!(
@@ -326,28 +313,6 @@ impl StateMachine for Above {
     }
 }
 
-/// A shard that this program serves.
-#[derive(Debug)]
-pub(super) struct ShardEntry {
-    pub known: Known,
-    pub service: ServiceEntry,
-    destinations: Destinations,
-}
-
-impl ShardEntry {
-    fn new(known: Known, service: ServiceEntry) -> Self {
-        Self {
-            known: Known {
-                service: service.name.to_owned(),
-                terms: service.terms,
-                ..known
-            },
-            service,
-            destinations: Destinations::default(),
-        }
-    }
-}
-
 /// A running group in this process. Dropping it stops its members; handles of its shards may be kept
 /// and answer [`CallError::Stopped`] then.
 pub struct Group {
@@ -425,7 +390,7 @@ impl Group {
     /// # Errors
     /// [`CallError::NotReady`] names those that do not within `timeout`.
     pub fn wait_ready(&self, timeout: Duration) -> Result<(), CallError> {
-        let ends = Instant::now() + timeout;
+        let ends = super::pending::end_of(timeout);
         let mut missing: Vec<&ShardEntry> = self.shards.iter().collect();
         loop {
             let left = ends.saturating_duration_since(Instant::now());

@@ -13,44 +13,19 @@
 //! full, commands are refused before their handlers run. The destinations of a subgroup are declared in
 //! the layout, without cycles, because two full outboxes could refuse each other.
 
-use super::service::Methods;
+use super::call::Made;
 use quintet_replica::RestoreError;
 use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, marker::PhantomData, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// More hand-offs do not wait in a shard.
-const WAITING_MAX: usize = 4096;
+pub(super) const WAITING_MAX: usize = 4096;
+/// Hand-offs to one destination that are delivered at once, and their bytes.
+const DELIVERED_AT_ONCE: usize = 64;
+const DELIVERED_BYTES: u64 = 32 << 20;
 /// Nor more bytes.
 const WAITING_BYTES_MAX: u64 = 64 << 20;
-
-/// A call as a value, to be handed off: `Cache::calls().fill(…)`.
-pub struct CallOf<S> {
-    pub(super) method: u32,
-    pub(super) arguments: Vec<u8>,
-    service: PhantomData<fn() -> S>,
-}
-
-impl<S: Methods> std::fmt::Debug for CallOf<S> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut methods = S::METHODS.iter();
-        let method = methods.find(|it| it.number == self.method);
-        let name = method.map_or("?", |it| it.name);
-        write!(formatter, "{}::{name}", S::NAME)
-    }
-}
-
-impl<S> CallOf<S> {
-    /// A call of this method with these arguments. For the macro's code.
-    #[must_use]
-    pub fn new(method: u32, arguments: &impl Serialize) -> Self {
-        Self {
-            method,
-            arguments: super::encoding::encode(arguments),
-            service: PhantomData,
-        }
-    }
-}
 
 /// Where a shard may hand calls off to: the subgroups, with their services and numbers of shards.
 #[derive(Clone, Debug, Default)]
@@ -85,9 +60,6 @@ pub(super) struct HandOff {
     pub method: u32,
     pub arguments: Vec<u8>,
 }
-
-/// Which hand-offs a call has made: destination and number.
-pub(super) type Made = Vec<(String, u64)>;
 
 /// The hand-offs of a shard, part of its state.
 #[derive(Clone, Debug)]
@@ -171,17 +143,28 @@ impl HandOffs {
         }
     }
 
-    /// Up to `limit` that wait for each destination, in their order.
-    pub fn first(&self, limit: usize) -> Vec<&HandOff> {
-        let (mut last, mut count) = ("", 0);
-        let first = self.waiting.values().filter(|it| {
-            if it.destination != last {
-                (last, count) = (&it.destination, 0);
+    /// The first number that waits for each destination.
+    pub fn first_numbers(&self) -> Made {
+        let mut first = Made::new();
+        for (destination, number) in self.waiting.keys() {
+            if first.last().is_none_or(|(last, _)| last != destination) {
+                first.push((destination.clone(), *number));
             }
-            count += 1;
-            count <= limit
+        }
+        first
+    }
+
+    /// The first that wait for a destination, in their order: as many as are delivered at once.
+    pub fn first_of(&self, destination: &str) -> Vec<&HandOff> {
+        let from = (destination.to_owned(), 0);
+        let mut bytes = 0;
+        let waiting = self.waiting.range(from..).map(|(_, it)| &**it);
+        let waiting = waiting.take_while(|it| {
+            let is_first = bytes == 0;
+            bytes += weight(it);
+            it.destination == destination && (is_first || bytes <= DELIVERED_BYTES)
         });
-        first.map(|it| &**it).collect()
+        waiting.take(DELIVERED_AT_ONCE).collect()
     }
 
     /// How many of a source have been executed here.

@@ -3,7 +3,7 @@
 use super::{
     CallError, Done, Pending, Shard, When, call,
     calls::Calls,
-    group::ShardEntry,
+    entry::ShardEntry,
     service::{Method, MethodKind},
 };
 use quintet_runtime::layout;

@@ -15,11 +15,12 @@
 //! snapshots are, too.
 
 use super::{
-    call::{self, Call, CallContext, Delivery, Fault, Kind, Told},
+    call::{self, Call, Delivery, Fault, Kind, Made, Told},
+    context::CallContext,
     encoding,
     fields::{AnyField, FieldCursor, Held},
-    hand_off::{Destinations, HandOff, HandOffs, Made, Numbers},
-    service::Methods,
+    hand_off::{Destinations, HandOff, HandOffs, Numbers},
+    service::{Methods, terms_of},
 };
 use quintet_replica::{
     At, DigestBegun, PastAnswer, RestoreError, SnapshotProgress, StateMachine, StateSum,
@@ -50,6 +51,10 @@ impl Default for Retention {
 
 /// A caller's time may be ahead of the log's clock by this many nanoseconds.
 const AHEAD_MAX: u64 = 1_000_000_000;
+/// Arguments of a service that hands calls off are not longer, so that they can be handed off.
+const ARGUMENTS_MAX: usize = 16 << 20;
+/// The methods of a service with more than this are compared together.
+const METHODS_NAMED: usize = 32;
 /// One command drops no more versions than this beside its own.
 const TRIMMED_PER_COMMAND: usize = 64;
 /// The times of versions go into snapshots in parts of this many.
@@ -63,6 +68,8 @@ struct Header {
     format: u32,
     version: u64,
     horizon: u64,
+    /// That of the last command, whether it made a version or not.
+    time: u64,
     stopped: Option<Fault>,
 }
 
@@ -93,8 +100,11 @@ pub(super) struct ServiceMachine<S> {
 
 impl<S: Methods> ServiceMachine<S> {
     pub fn new(retention: Retention) -> Self {
+        let mut service = S::default();
+        // A program whose services cannot be kept does not start.
+        service.each_mut(&mut |_, field| drop(field.settle()));
         Self {
-            service: S::default(),
+            service,
             retention,
             destinations: Destinations::default(),
             hand_offs: HandOffs::default(),
@@ -127,6 +137,21 @@ impl<S: Methods> ServiceMachine<S> {
         Some(self.header.horizon + later.checked_sub(1)?)
     }
 
+    /// Whether the service can be kept as it begins.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check() -> Result<(), String> {
+        let mut checked = Ok(());
+        S::default().each_mut(&mut |_, field| {
+            let settled = field.settle();
+            if checked.is_ok() {
+                checked = settled.map_err(|why| format!("service {}: {why}", S::NAME));
+            }
+        });
+        checked
+    }
+
     fn newest_time(&self) -> u64 {
         self.times.back().copied().unwrap_or_default()
     }
@@ -137,7 +162,7 @@ impl<S: Methods> ServiceMachine<S> {
 
     /// Executes a command of any kind.
     fn order(&mut self, at: &At, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {
-        if let Some(fault) = &self.header.stopped {
+        if let (Some(fault), false) = (&self.header.stopped, call.kind == Kind::Settle) {
             return Err(fault.clone());
         }
         match call.kind {
@@ -173,7 +198,7 @@ impl<S: Methods> ServiceMachine<S> {
     }
 
     fn answer_nothing(&self, reply: &mut Vec<u8>) {
-        let (version, time) = (self.header.version, self.newest_time());
+        let (version, time) = (self.header.version, self.header.time);
         call::begin_answer(reply).end(reply, version, time, &Made::new());
     }
 
@@ -187,25 +212,34 @@ impl<S: Methods> ServiceMachine<S> {
         if self.hand_offs.is_full() {
             return Err(Fault::Busy);
         }
+        let length = call.arguments.len();
+        if !self.destinations.0.is_empty() && length > ARGUMENTS_MAX {
+            return Err(Fault::TooLarge {
+                bytes: length as u64,
+                bytes_max: ARGUMENTS_MAX as u64,
+            });
+        }
         if let Some(ahead) = floor.checked_sub(at.time.0.saturating_add(AHEAD_MAX))
             && ahead > 0
         {
             let ahead = floor - at.time.0;
             return Err(Fault::ClockSkew { ahead });
         }
-        let time = at
-            .time
-            .0
-            .max(floor.saturating_add(1))
-            .max(self.newest_time());
+        let time = at.time.0.max(floor.saturating_add(1)).max(self.header.time);
         let mut context = CallContext::new(*at, time, self.header.version, &self.destinations);
         let answer = call::begin_answer(reply);
         let service = &mut self.service;
         let ended = call::guarded(|| {
-            service.call_ordered(&mut context, call.method, call.arguments, reply)
+            service.call_ordered(&mut context, call.method, call.arguments, reply)?;
+            let mut changed = false;
+            service.each_mut(&mut |_, field| match field.changed() {
+                Ok(is_so) => changed |= is_so,
+                Err(why) => panic!("{why}"),
+            });
+            Some(changed)
         });
-        match ended {
-            Ok(Some(())) => {}
+        let changed = match ended {
+            Ok(Some(changed)) => changed,
             Ok(None) => return Err(Fault::Schema),
             Err(message) => {
                 let fault = self.panicked::<S>(call.method, message, true);
@@ -213,11 +247,11 @@ impl<S: Methods> ServiceMachine<S> {
                 self.header.stopped = Some(fault.clone());
                 return Err(fault);
             }
-        }
-        let (mut changed, wanted) = context.into_parts();
+        };
+        let (makes_version, wanted) = context.into_parts();
+        let changed = changed || makes_version;
         let made = self.hand_offs.add(wanted, time);
-        self.service
-            .each_mut(&mut |_, field| changed |= field.changed());
+        self.header.time = time;
         let version = self.header.version + u64::from(changed);
         self.service.each_mut(&mut |_, field| field.commit(version));
         if changed {
@@ -247,7 +281,7 @@ impl<S: Methods> ServiceMachine<S> {
     }
 
     fn trim(&mut self, now: u64) {
-        let age = self.retention.age.map(|age| age.as_nanos() as u64);
+        let age = self.retention.age.map(nanoseconds);
         for _ in 0..TRIMMED_PER_COMMAND {
             let kept = self.header.version - self.header.horizon;
             // A version is needed until the next one is too old.
@@ -312,10 +346,12 @@ impl<S: Methods> ServiceMachine<S> {
 
     /// The hand-offs that wait, the first ones.
     fn outbox(&self, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {
-        let limit: u64 = encoding::decode(call.arguments).ok_or(Fault::Schema)?;
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let of: Option<&str> = encoding::decode(call.arguments).ok_or(Fault::Schema)?;
         let answer = call::begin_answer(reply);
-        encoding::append(&self.hand_offs.first(limit), reply);
+        match of {
+            None => encoding::append(&self.hand_offs.first_numbers(), reply),
+            Some(destination) => encoding::append(&self.hand_offs.first_of(destination), reply),
+        }
         let (version, time) = (self.header.version, self.newest_time());
         answer.end(reply, version, time, &Made::new());
         Ok(())
@@ -458,6 +494,10 @@ impl<S: Methods> Copying<S> {
     }
 }
 
+fn nanoseconds(of: Duration) -> u64 {
+    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX - 1)
+}
+
 fn put_record(kind: Record, field: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let tag = match kind {
         Record::Header => 0,
@@ -499,13 +539,13 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     }
 
     fn query(&self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
-        let now = (self.header.version, self.newest_time());
+        let now = (self.header.version, self.header.time);
         let begins = reply.len();
         let asked = match Call::decode(command) {
             Some(call) if call.kind == Kind::Outbox => self.outbox(call, reply),
+            Some(call) if call.kind == Kind::History => self.history(call, reply),
             _ if self.header.stopped.is_some() => Err(self.fault(Fault::Schema)),
             Some(call) if call.kind == Kind::Query => self.ask(&self.service, call, now, reply),
-            Some(call) if call.kind == Kind::History => self.history(call, reply),
             _ => Err(Fault::Schema),
         };
         put_fault_of(asked, begins, reply);
@@ -556,8 +596,14 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
             let name = format!("{}.{}", S::NAME, method.name);
             (name, u64::from(method.terms))
         };
-        let mut terms: Vec<_> = S::METHODS.iter().map(number).collect();
-        let age = self.retention.age.map_or(0, |age| age.as_nanos() as u64);
+        let mut terms = vec![(format!("{}: fields", S::NAME), u64::from(S::FIELDS))];
+        match S::METHODS.len() <= METHODS_NAMED {
+            true => terms.extend(S::METHODS.iter().map(number)),
+            false => terms.push((format!("{}: methods", S::NAME), u64::from(terms_of::<S>()))),
+        }
+        // None is not the same as a moment.
+        let age = self.retention.age.map(nanoseconds);
+        let age = age.map_or(0, |age| age.saturating_add(1));
         terms.extend([
             (
                 format!("{}: retained versions", S::NAME),
@@ -596,6 +642,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     fn begin_restore(&mut self) {
         let destinations = std::mem::take(&mut self.destinations);
         *self = Self::new(self.retention).handing_off_to(destinations);
+        self.service.each_mut(&mut |_, field| field.empty());
     }
 
     fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {

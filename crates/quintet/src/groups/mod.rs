@@ -68,11 +68,14 @@
 //! a version or a time. [`Retention`] bounds the past. [`Volatile`] and [`VolatileMap`]
 //! are replicated too, and have no past.
 
+mod answering;
 mod call;
 mod calls;
 mod client;
+mod context;
 mod courier;
 mod encoding;
+mod entry;
 mod error;
 mod fields;
 mod group;
@@ -87,12 +90,12 @@ mod shard;
 mod shards;
 mod when;
 
-pub use call::{CallContext, Done};
+pub use call::Done;
 pub use client::Client;
+pub use context::{CallContext, CallOf};
 pub use error::CallError;
 pub use fields::{Field, Key, Persistent, PersistentMap, ServiceMap, Value, Volatile, VolatileMap};
 pub use group::{Group, LocalGroup};
-pub use hand_off::CallOf;
 pub use machine::Retention;
 pub use pending::Pending;
 pub use quintet_groups_macros::{Service, service};

@@ -1,51 +1,30 @@
 //! Answers that are on their way: waited for by a thread, or awaited by a task.
 
-use super::{CallError, Done, call, calls::Calls, courier::Source};
+use super::{
+    CallError, Done,
+    answering::{Answering, Shared, State},
+    call,
+    calls::{Calls, Source},
+};
 use serde::de::DeserializeOwned;
 use std::{
     future::Future,
     marker::PhantomData,
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
+    sync::{Arc, PoisonError},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
 /// Hand-offs that have not been executed are looked for again after this.
-const LOOKS_AGAIN: Duration = Duration::from_millis(5);
+const LOOKS_AGAIN: Duration = Duration::from_millis(2);
+const LOOKS_AGAIN_MAX: Duration = Duration::from_millis(200);
 
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    Open,
-    Awaited(Waker),
-    Answered(Result<Vec<u8>, CallError>),
-    Taken,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    told: Condvar,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The end that gives the answer.
-pub(super) struct Answering(Arc<Shared>);
-
-impl Answering {
-    pub fn answer(self, answer: Result<Vec<u8>, CallError>) {
-        let before = std::mem::replace(&mut *self.0.lock(), State::Answered(answer));
-        self.0.told.notify_all();
-        if let State::Awaited(waker) = before {
-            waker.wake();
-        }
-    }
+/// The end of a time from now on.
+pub(super) fn end_of(timeout: Duration) -> Instant {
+    const LONG: Duration = Duration::from_secs(1 << 30);
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or(now + LONG)
 }
 
 /// The answer to a call that has been sent. Wait for it with [`wait`](Self::wait) or `.await`.
@@ -88,30 +67,47 @@ impl<R: DeserializeOwned> Pending<R> {
     /// See [`CallError`]: of the call, or [`CallError::NotHandedOff`] where the call was executed and
     /// its hand-offs have not been within the deadline. They will be.
     pub fn handed_off(self) -> Result<R, CallError> {
-        let ends = Instant::now() + self.timeout;
+        let ends = end_of(self.timeout);
         let (source, shard) = (self.source.clone(), self.shard.clone());
         let answer = self.bytes()?;
         let done = call::read_answer(&answer, &shard)?;
         let mut made = call::hand_offs_of(&answer);
+        let mut pause = LOOKS_AGAIN;
         while let (false, Some((calls, source))) = (made.is_empty(), &source) {
-            if let Ok(left) = calls.deliver(source) {
-                made.retain(|one| left.contains(one));
+            if let Ok(waiting) = calls.waiting(source) {
+                // Those before the first that waits have been executed.
+                made.retain(|(shard, number)| {
+                    waiting
+                        .iter()
+                        .any(|(it, first)| it == shard && number >= first)
+                });
             }
-            if made.is_empty() {
+            let mut shards: Vec<String> = made.iter().map(|(shard, _)| shard.clone()).collect();
+            shards.dedup();
+            if shards.is_empty() {
                 break;
             }
-            // A courier elsewhere delivers, or a shard cannot be reached.
-            std::thread::sleep(LOOKS_AGAIN);
             if Instant::now() >= ends {
-                return Err(CallError::NotHandedOff {
-                    shards: made.into_iter().map(|(shard, _)| shard).collect(),
-                });
+                return Err(CallError::NotHandedOff { shards });
+            }
+            let delivers = calls.has_member();
+            let deliver = |shard: &String| calls.deliver_to(source, shard).unwrap_or(false);
+            if !(delivers
+                && shards
+                    .iter()
+                    .map(deliver)
+                    .fold(false, |some, one| some | one))
+            {
+                // A courier elsewhere delivers, or a shard cannot be reached.
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LOOKS_AGAIN_MAX);
             }
         }
         Ok(done.value)
     }
 
-    /// Waits no longer than this, instead of a little longer than the group's own deadline.
+    /// [`wait`](Self::wait), [`done`](Self::done) and [`handed_off`](Self::handed_off) wait no longer
+    /// than this, instead of a little longer than the group's own deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.timeout = deadline;
         self
@@ -139,7 +135,7 @@ impl<R: DeserializeOwned> Pending<R> {
         if call::is_inside() {
             return Err(CallError::InsideHandler);
         }
-        let ends = Instant::now() + self.timeout;
+        let ends = end_of(self.timeout);
         let mut state = self.shared.lock();
         loop {
             if let State::Answered(_) = &*state {
@@ -184,6 +180,9 @@ impl<R: DeserializeOwned> Future for Pending<R> {
     type Output = Result<R, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if call::is_inside() {
+            return Poll::Ready(Err(CallError::InsideHandler));
+        }
         if let Some(answer) = self.try_get() {
             return Poll::Ready(answer);
         }

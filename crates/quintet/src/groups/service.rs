@@ -14,6 +14,8 @@ pub trait Service: Default + Send + 'static {
     const NAME: &'static str;
     /// Whether all its fields answer as of earlier versions.
     const VERSIONED: bool;
+    /// A number of the names and types of its fields: members compare it.
+    const FIELDS: u32;
 
     /// The same content, sharing storage.
     #[must_use]
@@ -237,5 +239,8 @@ pub fn answer<T: Reply>(value: &T, reply: &mut Vec<u8>) {
 /// A number of the signatures of all methods, whatever their order.
 pub(super) fn terms_of<S: Methods>() -> u32 {
     let term = |method: &Method| method.number.rotate_left(7) ^ method.terms;
-    S::METHODS.iter().map(term).fold(0, u32::wrapping_add)
+    S::METHODS
+        .iter()
+        .map(term)
+        .fold(S::FIELDS, u32::wrapping_add)
 }

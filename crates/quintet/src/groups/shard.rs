@@ -6,11 +6,10 @@
 
 use super::{
     CallError, Pending, Time, Version, When,
+    answering::Answering,
     call::{Call, Kind, Told},
-    calls::{Calls, To},
-    courier::Source,
+    calls::{Calls, Source, To},
     encoding,
-    pending::Answering,
     service::{FieldOf, HasHistory, Methods, Reply, Versioned},
 };
 use quintet_replica::{CommandTime, GroupId, Level, past::Asking};

@@ -495,12 +495,22 @@ impl Rig<Account> {
         call::read_answer(&reply, "it/0").map(|done| done.value)
     }
 
-    fn outbox(&self) -> Vec<HandOff> {
-        let (mut reply, limit) = (Vec::new(), 3u64);
-        let call = Call::encode(Kind::Outbox, 0, &limit);
+    fn told<R: serde::de::DeserializeOwned>(&self, of: Option<&str>) -> R {
+        let mut reply = Vec::new();
+        let call = Call::encode(Kind::Outbox, 0, &of);
         self.machine.query(&self.at(), &call, &mut reply);
         let done = call::read_answer(&reply, "it/0");
         done.map(|done| done.value).expect("told")
+    }
+
+    fn outbox(&self) -> Vec<HandOff> {
+        let first: Made = self.told(None);
+        let of = |(destination, number): &(String, u64)| {
+            let waiting: Vec<HandOff> = self.told(Some(destination));
+            assert_eq!(waiting[0].number, *number);
+            waiting.into_iter().take(3).collect::<Vec<_>>()
+        };
+        first.iter().flat_map(of).collect()
     }
 
     fn deliver(&mut self, source: &str, hand_off: &HandOff) -> Result<(), CallError> {
@@ -626,4 +636,165 @@ fn service_without_versions_has_no_past() {
     assert_eq!(rig.copied(5).query("get", &(1u8,)), Ok(Some(2u8)));
     let (answer, _) = rig.past::<()>(Kind::QueryAtTime, 100, "get");
     assert_eq!(answer, PastAnswer::NotKept);
+}
+
+/// A service that does not begin empty.
+#[derive(Service)]
+struct Filled {
+    count: Persistent<u64>,
+    names: PersistentMap<String, u8>,
+}
+
+impl Default for Filled {
+    fn default() -> Self {
+        let (mut count, mut names) = (Persistent::default(), PersistentMap::default());
+        *count = 5;
+        names.insert("a".to_owned(), 1);
+        Self { count, names }
+    }
+}
+
+#[service]
+impl Filled {
+    #[ordered]
+    fn remove(&mut self, name: &str) -> bool {
+        self.names.remove(name)
+    }
+    #[ordered]
+    fn count(&mut self) -> u64 {
+        *self.count += 1;
+        *self.count
+    }
+    #[query]
+    fn has(&self, name: &str) -> (bool, u64) {
+        (self.names.contains_key(name), *self.count)
+    }
+}
+
+#[test]
+fn service_with_content_at_first_is_the_same_behind_snapshot() {
+    let mut rig = Rig::<Filled>::new(Retention::default());
+    assert_eq!(rig.machine.header.version, 0);
+    let mut early = rig.copied(7);
+    for rig in [&mut rig, &mut early] {
+        assert_eq!(rig.query("has", &("a",)), Ok((true, 5u64)));
+        assert!(
+            rig.ordered::<bool>("remove", &("a",))
+                .expect("executed")
+                .value
+        );
+    }
+    let mut late = rig.copied(7);
+    for rig in [&mut rig, &mut early, &mut late] {
+        assert_eq!(rig.query("has", &("a",)), Ok((false, 5u64)));
+        let counted = rig.ordered::<u64>("count", &()).expect("executed");
+        assert_eq!((counted.value, counted.version), (6, Version(2)));
+        let (_, told) = rig.past::<()>(Kind::QueryAtVersion(0), 100, "count");
+        assert!(told.is_err(), "it is no query");
+    }
+    assert_eq!(rig.machine.digest(), early.machine.digest());
+    assert_eq!(rig.machine.digest(), late.machine.digest());
+    assert_eq!(rig.machine.memory(), early.machine.memory());
+    assert_eq!(rig.machine.memory(), late.machine.memory());
+}
+
+/// Values that this format cannot write, or not read back.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Untagged {
+    Number(u64),
+    Text(String),
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Flat {
+    #[serde(flatten)]
+    rest: BTreeMap<String, u64>,
+}
+
+#[derive(Default, Service)]
+struct Strange {
+    kept: PersistentMap<u8, Untagged>,
+    flat: PersistentMap<u8, Flat>,
+    count: Persistent<u64>,
+}
+
+#[service]
+impl Strange {
+    #[ordered]
+    fn put(&mut self, number: u64) {
+        *self.count += 1;
+        self.kept.insert(1, Untagged::Number(number));
+        self.kept.insert(2, Untagged::Text(String::new()));
+    }
+    #[ordered]
+    fn flat(&mut self) {
+        *self.count += 1;
+        self.flat.insert(1, Flat::default());
+    }
+    #[ordered]
+    fn count(&mut self) -> u64 {
+        *self.count += 1;
+        *self.count
+    }
+    #[query]
+    fn counted(&self) -> u64 {
+        *self.count
+    }
+}
+
+#[test]
+fn value_that_cannot_be_kept_stops_its_shard_and_no_replica() {
+    for (method, text) in [
+        ("put", "cannot be read back"),
+        ("flat", "cannot be written"),
+    ] {
+        let mut rig = Rig::<Strange>::new(Retention::default());
+        rig.ordered::<u64>("count", &()).expect("executed");
+        let refused = match method {
+            "put" => rig.ordered::<()>("put", &(7u64,)),
+            _ => rig.ordered::<()>("flat", &()),
+        };
+        let refused = refused.expect_err("it cannot be kept").to_string();
+        assert!(refused.contains(text), "{refused}");
+        let copy = rig.copied(10);
+        assert_eq!(copy.machine.digest(), rig.machine.digest());
+        let (_, told) = copy.past::<u64>(Kind::QueryAtVersion(1), 100, "counted");
+        assert_eq!(told.expect("the past is there").value, 1);
+    }
+}
+
+#[test]
+fn stopped_source_still_settles_and_tells_its_outbox() {
+    let mut source = payer();
+    source
+        .ordered::<()>("pay", &(&vec![0usize, 1], 1u64))
+        .expect("executed");
+    let failed = source.ordered::<()>("pay", &(&vec![9usize], 1u64));
+    assert!(matches!(
+        failed,
+        Err(CallError::Panicked { stopped: true, .. })
+    ));
+    assert_eq!(source.outbox().len(), 2);
+    let call = Call::encode(Kind::Settle, 0, &("account/0", 1u64));
+    let _: call::Anything = source.order(&call).expect("settled");
+    assert_eq!(source.outbox().len(), 1);
+}
+
+#[test]
+fn command_without_a_version_moves_time_all_the_same() {
+    let mut rig = Rig::<Cache>::new(Retention::default());
+    let floor = rig.time + 50;
+    let set = rig
+        .after::<()>(floor, "set", &(1u8, 2u8))
+        .expect("executed");
+    assert!(set.time.0.0 > floor);
+    let call = Call::encode(Kind::Query, number::<Cache>("get"), &(1u8,));
+    let mut reply = Vec::new();
+    rig.machine.query(&rig.at(), &call, &mut reply);
+    assert_eq!(
+        call::time_of(&reply),
+        Some(set.time.0.0),
+        "what it shows is as late"
+    );
 }

@@ -1,0 +1,70 @@
+//! The services and shards that a program serves.
+
+use super::{
+    Retention,
+    hand_off::Destinations,
+    machine::ServiceMachine,
+    service::{JsonCall, Method, Methods, terms_of},
+    shards::Known,
+};
+use quintet_replica::StateMachine;
+use std::fmt;
+
+/// A service that a group can run.
+#[derive(Clone, Copy)]
+pub(super) struct ServiceEntry {
+    pub name: &'static str,
+    pub terms: u32,
+    /// Whether it can be kept.
+    pub check: fn() -> Result<(), String>,
+    pub machine: fn(Retention, Destinations) -> Box<dyn StateMachine>,
+    pub methods: &'static [Method],
+    pub is_versioned: bool,
+    pub call_of_json: fn(&str, &str) -> Option<Result<JsonCall, String>>,
+    pub answer_to_json: fn(u32, &[u8]) -> Option<String>,
+}
+
+impl fmt::Debug for ServiceEntry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+impl ServiceEntry {
+    pub fn of<S: Methods>() -> Self {
+        Self {
+            name: S::NAME,
+            terms: terms_of::<S>(),
+            check: ServiceMachine::<S>::check,
+            methods: S::METHODS,
+            is_versioned: S::VERSIONED,
+            call_of_json: S::call_of_json,
+            answer_to_json: S::answer_to_json,
+            machine: |retention, destinations| {
+                Box::new(ServiceMachine::<S>::new(retention).handing_off_to(destinations))
+            },
+        }
+    }
+}
+
+/// A shard that this program serves.
+#[derive(Debug)]
+pub(super) struct ShardEntry {
+    pub known: Known,
+    pub service: ServiceEntry,
+    pub destinations: Destinations,
+}
+
+impl ShardEntry {
+    pub fn new(known: Known, service: ServiceEntry) -> Self {
+        Self {
+            known: Known {
+                service: service.name.to_owned(),
+                terms: service.terms,
+                ..known
+            },
+            service,
+            destinations: Destinations::default(),
+        }
+    }
+}
