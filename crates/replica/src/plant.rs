@@ -19,7 +19,8 @@ pub struct PlantSpec {
     pub what: &'static str,
     /// What its campaign adds to the ordinary one, as words of the command line. A word
     /// `transcript` says that chance hardly reaches it and a script does; `conformance PROTOCOL
-    /// SCENARIO` that no campaign does what a scenario of the conformance kit does.
+    /// SCENARIO` that no campaign does what a scenario of the conformance kit does; `groups` or
+    /// `shards` that worlds with several groups do.
     pub campaign: &'static str,
 }
 

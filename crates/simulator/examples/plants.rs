@@ -6,7 +6,11 @@
 //!
 //! Only in a build with the feature `plant`; `ci/plants` makes one and runs this.
 
-use quintet_simulator::{Campaign, OPERATIONS_DEFAULT, conformance, plants, run, transcript};
+use quintet_simulator::{
+    Campaign, OPERATIONS_DEFAULT, conformance,
+    groups::{self, Worlds},
+    plants, run, transcript,
+};
 use std::{
     collections::BTreeMap,
     error::Error,
@@ -66,6 +70,18 @@ fn search(mut campaign: Campaign, seeds: u64) -> Option<(u64, String)> {
     None
 }
 
+/// Runs worlds of several groups until one fails, as `groups` or `shards` asks for.
+fn world(worlds: Worlds, name: &str, seeds: u64) -> Option<(u64, String)> {
+    let report = groups::run(worlds, 0..seeds, Some(name), true);
+    let stall = report
+        .stalls
+        .first()
+        .map(|(seed, what)| (*seed, what.clone()));
+    let violation = (report.violations.first()).map(|(seed, what)| (*seed, what.to_string()));
+    let (seed, what) = violation.into_iter().chain(stall).min()?;
+    Some((seed + 1, what))
+}
+
 /// What a scenario of the conformance kit says with the bug: `PROTOCOL SCENARIO`.
 fn scenario(words: &str, name: &str) -> Option<(u64, String)> {
     let (protocol, scenario) = words.trim().split_once(' ')?;
@@ -106,6 +122,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                     let words = spec.campaign.trim_start_matches("transcript");
                     let found = match words.strip_prefix("conformance") {
                         Some(words) => scenario(words, spec.name),
+                        None if words == "groups" => world(Worlds::Pinned, spec.name, seeds),
+                        None if words == "shards" => world(Worlds::Shards, spec.name, seeds),
                         None => match campaign(protocol, spec.name, words) {
                             Ok(campaign) => search(campaign, seeds),
                             Err(error) => Some((0, error.to_string())),

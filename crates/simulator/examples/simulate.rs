@@ -5,6 +5,7 @@
 //!   simulate PROTOCOL REPLICAS A..trace FAULTS [WORD]…  shows all that happens in seed A
 //!
 //!   simulate groups A..B [BUG]                          worlds with several groups in each process
+//!   simulate shards A..B [BUG]                          worlds whose groups follow one view
 //!   simulate groups A..trace [BUG]
 //!
 //!   WORD = disk | memory | datagram | plant=NAME | machine=NAME | OPTION=VALUE
@@ -13,7 +14,11 @@
 //! For example `cargo run --release -p quintet-simulator --example simulate -- multipaxos 3 0..500
 //! all memory`.
 
-use quintet_simulator::{Campaign, Transport, groups, run, trace};
+use quintet_simulator::{
+    Campaign, Transport,
+    groups::{self, Worlds},
+    run, trace,
+};
 use std::{error::Error, time::Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -24,8 +29,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             .cloned()
             .unwrap_or_else(|| default.to_string())
     };
-    if word(0, "") == "groups" {
-        return run_groups(&word(1, "0..100"), words.get(2).map(String::as_str));
+    let worlds = match word(0, "").as_str() {
+        "groups" => Some(Worlds::Pinned),
+        "shards" => Some(Worlds::Shards),
+        _ => None,
+    };
+    if let Some(worlds) = worlds {
+        let bug = words.get(2).map(String::as_str);
+        return run_groups(worlds, &word(1, "0..100"), bug);
     }
     let seeds = word(2, "0..100");
     let (first, last) = seeds.split_once("..").ok_or("seeds are given as A..B")?;
@@ -69,17 +80,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn run_groups(seeds: &str, bug: Option<&str>) -> Result<(), Box<dyn Error>> {
+fn run_groups(worlds: Worlds, seeds: &str, bug: Option<&str>) -> Result<(), Box<dyn Error>> {
     let (first, last) = seeds.split_once("..").ok_or("seeds are given as A..B")?;
     let first: u64 = first.parse()?;
     if last == "trace" {
-        let found = groups::run_seed(first, bug, true);
+        let found = groups::run_seed(worlds, first, bug, true);
         found.lines.iter().for_each(|line| println!("{line}"));
         println!("{:?} {:?}", found.violation, found.stall);
         return Ok(());
     }
     let began = Instant::now();
-    let report = groups::run(first..last.parse()?, bug, bug.is_some());
+    let report = groups::run(worlds, first..last.parse()?, bug, bug.is_some());
     for (seed, violation) in &report.violations {
         println!("seed {seed}: {violation}");
     }

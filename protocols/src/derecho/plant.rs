@@ -28,15 +28,19 @@ quintet_replica::plants! {
     RestartWaitsForAll "restart_waits_for_incomplete_logs" 0
         "conformance derecho replica_with_a_damaged_journal_holds_nobody_up"
         "members whose logs are complete restart together with one whose log is not";
-    BaseOfOneShardForAll "base_of_one_shard_for_all" 0 ""
+    BaseOfOneShardForAll "base_of_one_shard_for_all" 0 "shards"
         "the end of one shard's log is taken for that of all shards";
-    DeliveredByShardMajority "delivered_by_shard_majority" 0 ""
+    DeliveredByShardMajority "delivered_by_shard_majority" 0 "shards"
         "a message in a shard is delivered when a majority of its members has it, not when all have";
-    LostShardBeginsEmpty "lost_shard_begins_empty" 0 ""
+    LostShardBeginsEmpty "lost_shard_begins_empty" 0 "shards"
         "a shard whose members are all gone begins again without its log";
-    ActiveBelowMinimum "active_below_minimum" 0 ""
+    ActiveBelowMinimum "active_below_minimum" 0 "shards"
         "a shard orders with fewer members that hold its log than its minimum";
-    WedgedBeforeBlocksArePut "wedged_before_blocks_are_put" 0 ""
+    LogOfOneThatStayed "log_of_a_member_that_stayed" 0 "shards"
+        "a copy of a shard's log counts as complete though its members have not left their view";
+    RoleKeptAfterView "role_kept_after_view" 0 "shards"
+        "a member that a view takes out of a shard answers there as before";
+    WedgedBeforeBlocksArePut "wedged_before_blocks_are_put" 0 "shards"
         "a row is said to be final before others have its counts of shards";
     RestartAsMember "restart_counts_as_member" 0 ""
         "a restarted replica continues as the member that it was";

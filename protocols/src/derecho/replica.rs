@@ -547,7 +547,10 @@ impl Protocol for Derecho {
     fn takes_requests_in(&self, group: GroupId, now: Time) -> bool {
         match self.at(group) {
             None => self.takes_requests(now),
-            at => self.takes_part(at) && self.of(at).sends(self.me.id()),
+            at => {
+                let sends = self.of(at).sends(self.me.id());
+                self.takes_part(at) && (sends || self.injected(Bug::RoleKeptAfterView))
+            }
         }
     }
 

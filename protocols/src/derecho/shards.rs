@@ -296,6 +296,7 @@ impl Derecho {
     /// A view that was agreed: the logs of shards that count from here on.
     pub(super) fn learn_shards(&mut self, view: &View, ctx: &mut Context<'_, Self>) {
         let own = self.me.id();
+        let stays = self.injected(Bug::RoleKeptAfterView);
         for (shard, next) in view.shards.iter().enumerate() {
             let old = &self.membership.view().shards[shard];
             let complete = self.membership.is_held(shard);
@@ -313,7 +314,8 @@ impl Derecho {
                     log.deliver(next.base);
                     log.cut(log.sure());
                     // Else the promise that says so might be on disk without it.
-                    holds = next.members.contains(own) && log.durable() >= next.base;
+                    let part = next.members.contains(own) || stays;
+                    holds = part && log.durable() >= next.base;
                 } else {
                     log.deliver_all();
                 }
@@ -325,7 +327,8 @@ impl Derecho {
             let stream = &mut self.shards[shard];
             ctx.in_group(stream.group, |ctx| stream.execute(ctx));
             stream.reads.rebind(next.base);
-            if !next.members.contains(own) || next.active_in != view.number {
+            let out = !next.members.contains(own) && !stays;
+            if out || next.active_in != view.number {
                 refuse_all(stream, ctx);
             }
         }
@@ -357,7 +360,8 @@ impl Derecho {
         let view = self.membership.view();
         let of = &view.shards[shard];
         let stream = &self.shards[shard];
-        let due = view.is_active(shard) && of.members.contains(own) && stream.holds;
+        let part = of.members.contains(own) || self.injected(Bug::RoleKeptAfterView);
+        let due = view.is_active(shard) && part && stream.holds;
         if !self.membership.is_active()
             || !due
             || stream.begun == number
@@ -659,7 +663,8 @@ impl Derecho {
     pub(super) fn after_shard_catching_up(&mut self, shard: usize, ctx: &mut Context<'_, Self>) {
         let view = self.membership.view();
         let (of, own) = (&view.shards[shard], self.me.id());
-        let member = view.is_active(shard) && of.members.contains(own);
+        let copies = of.targets.contains(own) && self.injected(Bug::LogOfOneThatStayed);
+        let member = view.is_active(shard) && (of.members.contains(own) || copies);
         if member
             && self.membership.is_active()
             && !self.membership.is_held(shard)

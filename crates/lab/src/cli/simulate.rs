@@ -16,7 +16,7 @@ use quintet_cli::{
 };
 use quintet_simulator::{
     Campaign, CampaignError, CampaignReport, FaultSet, OPERATIONS_DEFAULT, Progress, Service,
-    Transport,
+    Transport, groups::Worlds,
 };
 use replay::ShrunkSeed;
 use serde::Serialize;
@@ -27,6 +27,7 @@ use std::{
 };
 
 mod exhaustive;
+mod groups;
 mod replay;
 
 /// How long shrinking takes unless asked for otherwise, and at most.
@@ -42,6 +43,7 @@ Examples:
   quintet simulate --seeds 17..18 --trace                  everything that happens in one seed
   quintet simulate --replay multipaxos-17.toml             a shrunk script again, with a picture
   quintet simulate --exhaustive --set pre_vote=false       every world of a small scope
+  quintet simulate --groups shards --seeds 0..200          shards that follow one view
 
 One seed is one world, bit for bit: the same seed runs the same way on every machine. Checked are
 agreement, linearizability, exactly-once, durability of what was acknowledged, and that a healed
@@ -88,6 +90,14 @@ pub struct Simulate {
     /// checking [default: drawn per seed]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<Service>,
+
+    /// Run worlds with several groups in each of 5 to 9 processes instead: 'pinned', whose members
+    /// are fixed, of any protocol, or 'shards', whose members follow the views of derecho. Protocol,
+    /// replicas and faults are drawn per seed
+    #[arg(long, value_name = "WORLDS", value_parser = groups::worlds, conflicts_with_all = [
+        "protocol", "replicas", "faults", "durability", "transport", "set", "machine", "operations",
+        "coverage", "exhaustive"])]
+    groups: Option<Worlds>,
 
     /// Client operations per seed, at least
     #[arg(long, value_name = "N", default_value_t = OPERATIONS_DEFAULT)]
@@ -153,8 +163,12 @@ impl Simulate {
         if let Some(file) = &self.replay {
             return replay::replay(file, self.picture.as_deref(), self.output);
         }
+        let bug = self.plant.as_deref();
+        if let Some(worlds) = self.groups {
+            return groups::run(worlds, self.seeds, bug, self.trace, self.output);
+        }
         let entry = protocols::find(&self.protocol)?;
-        if matches!(self.plant.as_deref(), Some("list" | "help")) {
+        if matches!(bug, Some("list" | "help")) {
             return list_plants(&self.protocol, self.output);
         }
         protocols::check_options(entry, &self.set).map_err(|(_, failure)| failure)?;

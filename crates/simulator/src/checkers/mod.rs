@@ -5,6 +5,7 @@
 //!   status of every replica ──────► monotone, bounded
 //!   the end of an epoch ──────────► past_seal
 //!   disks, at every answer ───────► held
+//!   views of several shards ──────► roles, lost
 //!   what clients saw, at the end ─► linearizability, durable
 //!   all of it, executed again ────► replayed
 //!   the same seed, run again ─────► determinism
@@ -21,9 +22,11 @@ pub mod durable;
 pub mod exactly_once;
 pub mod held;
 pub mod linearizability;
+pub mod lost;
 pub mod monotone;
 pub mod past_seal;
 pub mod replayed;
+pub mod roles;
 pub mod speculated;
 pub mod state_hash;
 

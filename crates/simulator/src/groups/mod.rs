@@ -10,8 +10,16 @@
 //! A world of its own, beside the one of a single group: it has fewer faults and no epochs. Nodes,
 //! journal, disk, machine and checkers are the same.
 
+mod clients;
+mod draw;
+mod faults;
+mod links;
+mod nodes;
 mod process;
+mod views;
 mod world;
+
+pub use draw::Worlds;
 
 use crate::{checkers::Violation, panics};
 use std::{collections::BTreeMap, ops::Range};
@@ -50,7 +58,7 @@ pub struct GroupsReport {
 
 /// Runs one seed. `bug`: an injected one, where the build has them.
 #[must_use]
-pub fn run_seed(seed: u64, bug: Option<&str>, tells: bool) -> GroupsSeed {
+pub fn run_seed(worlds: Worlds, seed: u64, bug: Option<&str>, tells: bool) -> GroupsSeed {
     let mut found = GroupsSeed {
         seed,
         violation: None,
@@ -59,7 +67,7 @@ pub fn run_seed(seed: u64, bug: Option<&str>, tells: bool) -> GroupsSeed {
         counts: BTreeMap::new(),
         lines: Vec::new(),
     };
-    let ran = panics::catch(|| world::World::new(seed, bug, tells).run(&mut found));
+    let ran = panics::catch(|| world::World::new(worlds, seed, bug, tells).run(&mut found));
     if let Err(what) = ran {
         found.violation = Some(Violation::new("panic", what));
     }
@@ -68,10 +76,10 @@ pub fn run_seed(seed: u64, bug: Option<&str>, tells: bool) -> GroupsSeed {
 
 /// Runs many seeds, and stops at the first violation when one is `enough`.
 #[must_use]
-pub fn run(seeds: Range<u64>, bug: Option<&str>, enough: bool) -> GroupsReport {
+pub fn run(worlds: Worlds, seeds: Range<u64>, bug: Option<&str>, enough: bool) -> GroupsReport {
     let mut report = GroupsReport::default();
     for seed in seeds {
-        let found = run_seed(seed, bug, false);
+        let found = run_seed(worlds, seed, bug, false);
         report.seeds += 1;
         report.acknowledged += found.acknowledged;
         for (name, count) in found.counts {
@@ -81,7 +89,7 @@ pub fn run(seeds: Range<u64>, bug: Option<&str>, enough: bool) -> GroupsReport {
         report
             .violations
             .extend(found.violation.map(|violation| (seed, violation)));
-        if enough && !report.violations.is_empty() {
+        if enough && !(report.violations.is_empty() && report.stalls.is_empty()) {
             break;
         }
     }

@@ -52,6 +52,12 @@ pub(super) struct Host {
     pub fresh: bool,
     /// It lost its state and has not recovered yet.
     pub repairing: bool,
+    /// It lost it with the disk.
+    disk_lost: bool,
+    /// It has recovered when this number of orders is carried out.
+    repaired_at: Option<u64>,
+    /// The last slot of its log on the disk.
+    pub end: Slot,
     pub batch_next: u64,
     /// By batch: the client that waits for it, and the number of its try.
     pub batches: BTreeMap<u64, (usize, u64)>,
@@ -67,6 +73,11 @@ pub(super) struct Process {
     committed: Vec<PersistId>,
     /// How many of `waiting` the present sync covers.
     syncing: Option<usize>,
+    /// Its journal is lost.
+    begins_again: bool,
+    /// The number of orders that were ever handed to the journal, and are carried out.
+    handed: u64,
+    carried_out: u64,
     pub hosts: Vec<Host>,
     pub up: bool,
     pub boot: u64,
@@ -87,6 +98,9 @@ impl Process {
             waiting: VecDeque::new(),
             committed: Vec::new(),
             syncing: None,
+            begins_again: false,
+            handed: 0,
+            carried_out: 0,
             hosts,
             up: false,
             boot: 0,
@@ -105,11 +119,22 @@ impl Process {
     ) -> Result<Vec<Found>, JournalError<DiskError>> {
         let identity = Identity { cluster, node };
         let files = self.files.clone();
-        let opened = Journal::open_planted(files, identity, groups, SEGMENT, bug)?;
+        let opened = match std::mem::take(&mut self.begins_again) {
+            true => {
+                let from_nothing = vec![true; groups.len()];
+                Journal::begin_again(files, identity, groups, SEGMENT, &from_nothing)?
+            }
+            false => Journal::open_planted(files, identity, groups, SEGMENT, bug)?,
+        };
         self.journal = Some(opened.journal);
         self.order = JournalOrder::new(groups.len().max(1)).with_injected(bug);
         self.committed = vec![PersistId(0); groups.len()];
         (self.up, self.boot) = (true, self.boot + 1);
+        for (host, found) in self.hosts.iter_mut().zip(&opened.groups) {
+            let snapshot = host.snapshots.last().map(|kept| kept.info.id.slot);
+            let last = found.records.last().map(|(slot, _)| *slot);
+            host.end = snapshot.max(last).unwrap_or_default();
+        }
         Ok(opened.groups)
     }
 
@@ -120,6 +145,7 @@ impl Process {
             Order::Trim(..) | Order::Skip(_) => PersistId(0),
         };
         self.waiting.push_back((number, order));
+        self.handed += 1;
         self.begin_sync(random)
     }
 
@@ -144,12 +170,17 @@ impl Process {
             return Ok(None);
         };
         let (mut upto, mut trims) = (None, Vec::new());
+        let mut ends = Vec::new();
         for (number, order) in self.waiting.drain(..count.min(self.waiting.len())) {
+            self.carried_out += 1;
             match order {
                 Order::Write(group, id, write) => {
                     journal.append(group, &write)?;
                     upto = Some(number);
                     self.committed[group.index()] = id;
+                    if let Write::Record { slot, .. } = write {
+                        ends.push((group, slot));
+                    }
                 }
                 Order::Trim(group, below) => trims.push((group, below)),
                 Order::Skip(group) => journal.skip(group)?,
@@ -157,6 +188,14 @@ impl Process {
         }
         journal.commit()?;
         self.syncs += u64::from(upto.is_some());
+        for (group, slot) in ends {
+            self.hosts[group.index()].end = slot;
+        }
+        for host in &mut self.hosts {
+            if host.repaired_at.is_some_and(|at| at <= self.carried_out) {
+                (host.repairing, host.disk_lost, host.repaired_at) = (false, false, None);
+            }
+        }
         for (group, below) in trims {
             journal.trim(group, below)?;
         }
@@ -193,8 +232,10 @@ impl Process {
         }
         self.files.died(random);
         self.journal = None;
+        self.carried_out = self.handed;
         self.waiting.clear();
         for host in &mut self.hosts {
+            host.repaired_at = None;
             host.node = None;
             host.timers.clear();
             host.writing = None;
@@ -202,6 +243,45 @@ impl Process {
             host.trims.clear();
             host.batches.clear();
             host.snapshots.retain(|kept| kept.durable);
+        }
+    }
+
+    /// Logs and states on the disk of a process that is down are gone. Its promises, of which there are
+    /// two, are not: without them it would be refused.
+    pub fn lose_disk(&mut self) {
+        self.begins_again = true;
+        for host in &mut self.hosts {
+            host.snapshots.clear();
+            host.end = Slot(0);
+            host.incarnation += 1;
+            (host.disk_lost, host.repairing) = (true, true);
+        }
+    }
+
+    /// Lends the protocol of the first group's node to that of a shard, or takes it back; false where
+    /// one of them is not there.
+    pub fn lend_protocol(&mut self, place: usize) -> bool {
+        let (first, rest) = self.hosts.split_at_mut(1);
+        let shard = place.checked_sub(1).and_then(|at| rest.get_mut(at));
+        match (
+            &mut first[0].node,
+            shard.and_then(|host| host.node.as_mut()),
+        ) {
+            (Some(top), Some(shard)) => {
+                top.lend_protocol(shard);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A node's loss is made good when all that it has asked for so far is on the disk.
+    pub fn is_repaired(&mut self, place: usize) {
+        let at = (self.handed > self.carried_out).then_some(self.handed);
+        let host = &mut self.hosts[place];
+        host.repaired_at = at;
+        if at.is_none() {
+            (host.repairing, host.disk_lost) = (false, false);
         }
     }
 
@@ -227,9 +307,30 @@ impl Host {
             incarnation: 1,
             fresh: true,
             repairing: false,
+            disk_lost: false,
+            repaired_at: None,
+            end: Slot(0),
             batch_next: 1,
             batches: BTreeMap::new(),
         }
+    }
+
+    /// Its disk was lost, and it has not recovered since.
+    pub const fn lost_disk(&self) -> bool {
+        self.disk_lost
+    }
+
+    /// The snapshot that comes from a peer, as far as it is here.
+    pub fn arriving<'a>(
+        writing: Option<&'a Kept>,
+        written: &'a [u8],
+    ) -> Option<(Executed, &'a [u8])> {
+        let kept = writing.filter(|kept| kept.fetched)?;
+        let bytes = match kept.info.length {
+            0 => written,
+            _ => &kept.bytes[..],
+        };
+        Some((kept.info.id, bytes))
     }
 
     /// The trim that is due.
@@ -249,6 +350,8 @@ impl Host {
 pub(super) struct View<'a> {
     pub now: u64,
     pub snapshots: &'a [Kept],
+    /// The one that comes from a peer, as far as it is here.
+    pub arriving: Option<(Executed, &'a [u8])>,
 }
 
 impl World for View<'_> {
@@ -274,9 +377,12 @@ impl World for View<'_> {
     }
 
     fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        let from = usize::try_from(offset).ok()?;
+        let part = |length_of: usize| from.min(length_of)..length_of.min(from + length);
+        if let Some((_, bytes)) = self.arriving.filter(|(of, _)| *of == id) {
+            return Some(Bytes::copy_from_slice(&bytes[part(bytes.len())]));
+        }
         let kept = self.snapshots.iter().rfind(|kept| kept.info.id == id)?;
-        let from = usize::try_from(offset).ok()?.min(kept.bytes.len());
-        let end = kept.bytes.len().min(from + length);
-        Some(kept.bytes.slice(from..end))
+        Some(kept.bytes.slice(part(kept.bytes.len())))
     }
 }

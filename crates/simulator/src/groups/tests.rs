@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn worlds_with_groups_hold_all_properties() {
-    let report = run(0..12, None, false);
+    let report = run(Worlds::Pinned, 0..12, None, false);
     assert!(report.violations.is_empty(), "{:?}", report.violations);
     assert!(report.stalls.is_empty(), "{:?}", report.stalls);
     assert!(report.acknowledged > 1_000, "{}", report.acknowledged);
@@ -12,21 +12,51 @@ fn worlds_with_groups_hold_all_properties() {
 }
 
 #[test]
+fn worlds_with_shards_hold_all_properties() {
+    let report = run(Worlds::Shards, 0..8, None, false);
+    assert!(report.violations.is_empty(), "{:?}", report.violations);
+    assert!(report.stalls.is_empty(), "{:?}", report.stalls);
+    assert!(report.acknowledged > 1_000, "{}", report.acknowledged);
+    for seen in [
+        "whole shard dies",
+        "shard cut off",
+        "one-way cut",
+        "log of a lost shard copied",
+        "ragged trim computed",
+    ] {
+        assert!(report.counts.contains_key(seen), "{seen}");
+    }
+}
+
+#[test]
 fn seed_is_the_same_world_each_time() {
-    let lines = |seed| run_seed(seed, None, true);
-    let (first, second) = (lines(3), lines(3));
-    assert_eq!(first.lines, second.lines);
-    assert_eq!(first.counts, second.counts);
+    for worlds in [Worlds::Pinned, Worlds::Shards] {
+        let lines = |seed| run_seed(worlds, seed, None, true);
+        let (first, second) = (lines(3), lines(3));
+        assert_eq!(first.lines, second.lines);
+        assert_eq!(first.counts, second.counts);
+    }
 }
 
 #[cfg(feature = "plant")]
 #[test]
 fn injected_bugs_of_several_groups_are_found() {
-    for bug in [
-        "segment_trimmed_for_another_group",
-        "persisted_of_another_driver",
-    ] {
-        let report = run(0..100, Some(bug), true);
-        assert_eq!(report.violations.len(), 1, "{bug}");
+    /// The first seeds that show each of them.
+    const FOUND: [(Worlds, &str, u64); 11] = [
+        (Worlds::Pinned, "segment_trimmed_for_another_group", 5),
+        (Worlds::Pinned, "persisted_of_another_driver", 0),
+        (Worlds::Shards, "segment_trimmed_for_another_group", 2),
+        (Worlds::Shards, "persisted_of_another_driver", 0),
+        (Worlds::Shards, "base_of_one_shard_for_all", 0),
+        (Worlds::Shards, "delivered_by_shard_majority", 24),
+        (Worlds::Shards, "lost_shard_begins_empty", 0),
+        (Worlds::Shards, "active_below_minimum", 0),
+        (Worlds::Shards, "log_of_a_member_that_stayed", 34),
+        (Worlds::Shards, "wedged_before_blocks_are_put", 0),
+        (Worlds::Shards, "role_kept_after_view", 0),
+    ];
+    for (worlds, bug, seed) in FOUND {
+        let found = run_seed(worlds, seed, Some(bug), false);
+        assert!(found.violation.is_some(), "{bug}: {:?}", found.stall);
     }
 }

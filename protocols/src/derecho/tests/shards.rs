@@ -376,6 +376,7 @@ fn random_runs_find_each_bug_injected_into_shards() {
         "base_of_one_shard_for_all",
         "delivered_by_shard_majority",
         "lost_shard_begins_empty",
+        "log_of_a_member_that_stayed",
         "wedged_before_blocks_are_put",
     ] {
         assert!(found(bug, &CHECKS), "{bug}");

@@ -1,0 +1,238 @@
+//! Clients: one operation at a time each, in a session per group.
+
+use super::{
+    draw::{Part, Worlds},
+    world::{AFTERWARDS, Event, KEYS, MILLISECOND, World, frontend},
+};
+use crate::{
+    checkers::Violation,
+    history::Fate,
+    machine::{Operation, decode_reply, encode_command},
+    random::Random,
+};
+use quintet_replica::{
+    BatchBuilder, BatchId, CommandId, Input, Level, Outcome, RequestKind, RequestStatus, Results,
+    SessionId, Submission, Time,
+};
+
+/// A client asks again after this time.
+const RETRY: u64 = 400 * MILLISECOND;
+
+/// A group that a client works with.
+struct Home {
+    group: usize,
+    session: u64,
+    opened: bool,
+    sequence: u64,
+    /// Operations answered since the last fault.
+    afterwards: u64,
+}
+
+/// See the module.
+pub(super) struct Client {
+    homes: Vec<Home>,
+    /// The group of the operation in progress, or of the last one.
+    home: usize,
+    /// The operation in progress.
+    number: Option<usize>,
+    level: Level,
+    tries: u64,
+}
+
+impl Client {
+    fn of(groups: impl Iterator<Item = usize>) -> Self {
+        let homes = groups.map(|group| Home {
+            group,
+            session: 1,
+            opened: false,
+            sequence: 0,
+            afterwards: 0,
+        });
+        Self {
+            homes: homes.collect(),
+            home: 0,
+            number: None,
+            level: Level::Ordered,
+            tries: 0,
+        }
+    }
+
+    /// The clients of this many groups.
+    pub fn draw(worlds: Worlds, groups: usize, random: &mut Random) -> Vec<Self> {
+        let own = |group| Self::of([group].into_iter());
+        match worlds {
+            Worlds::Pinned => (0..groups).flat_map(|it| [own(it), own(it)]).collect(),
+            Worlds::Shards => {
+                let mut clients: Vec<Self> = (0..groups).map(own).collect();
+                for _ in 0..3 {
+                    let mut several: Vec<usize> = (0..groups).collect();
+                    random.shuffle(&mut several);
+                    several.truncate(random.between(2, 4) as usize);
+                    clients.push(Self::of(several.into_iter()));
+                }
+                clients
+            }
+        }
+    }
+
+    /// Whether it has done enough since the last fault.
+    pub fn is_done(&self) -> bool {
+        self.homes.iter().all(|home| home.afterwards >= AFTERWARDS)
+    }
+
+    /// How many operations in a group it has not done since.
+    pub fn lacks(&self, group: usize) -> u64 {
+        let homes = self.homes.iter().filter(|home| home.group == group);
+        homes
+            .map(|home| AFTERWARDS.saturating_sub(home.afterwards))
+            .sum()
+    }
+}
+
+impl World {
+    pub fn ask(&mut self, client: usize) {
+        let calm = self.calm;
+        let this = &mut self.clients[client];
+        if this.number.is_some() || calm && this.is_done() {
+            return;
+        }
+        if this.homes.len() > 1 {
+            let open = |home: &usize| !calm || this.homes[*home].afterwards < AFTERWARDS;
+            let open: Vec<usize> = (0..this.homes.len()).filter(open).collect();
+            this.home = open[self.random.index(open.len())];
+        }
+        let key = self.random.below(KEYS.into()) as u32;
+        let value = self.random.below(1_000);
+        let operation = match key % 3 {
+            _ if self.random.chance(300) => Operation::Read,
+            0 => Operation::Write(value),
+            1 => Operation::Append(value),
+            _ => Operation::Add(value),
+        };
+        let level = match operation {
+            Operation::Read if self.random.chance(500) => Level::Linearizable,
+            _ => Level::Ordered,
+        };
+        let home = &mut this.homes[this.home];
+        home.sequence += u64::from(level == Level::Ordered);
+        this.level = level;
+        let group = &mut self.groups[home.group];
+        let number = group.history.invoke(client as u16, key, operation);
+        group.invoked.push(self.now);
+        this.number = Some(number);
+        self.submit(client);
+    }
+
+    pub fn retry(&mut self, client: usize, tries: u64) {
+        let this = &self.clients[client];
+        if this.tries == tries && this.number.is_some() {
+            self.submit(client);
+        }
+    }
+
+    /// Sends the operation of a client to some member, perhaps again.
+    fn submit(&mut self, client: usize) {
+        let this = &mut self.clients[client];
+        this.tries += 1;
+        self.queue
+            .push(self.now + RETRY, Event::Retry(client, this.tries));
+        let Some(number) = this.number else {
+            return;
+        };
+        let home = &this.homes[this.home];
+        let place = home.group;
+        let group = &mut self.groups[place];
+        let at = group.members[self.random.index(group.members.len())];
+        let session = SessionId {
+            owner: 1_000 + client as u64,
+            number: home.session,
+        };
+        let mut batch = BatchBuilder::of(group.id);
+        let id = |sequence| CommandId { session, sequence };
+        let recorded = *group.history.get(number);
+        let payload = encode_command(number as u64, recorded.key, recorded.operation);
+        if this.level == Level::Ordered {
+            if !home.opened {
+                batch.push(id(0), RequestKind::Open, 0, &self.now.to_le_bytes());
+            }
+            group.history.sent(number, id(home.sequence));
+            batch.push(id(home.sequence), RequestKind::Command, 0, &payload);
+        } else {
+            let id = id(number as u64 + 1);
+            batch.push(id, RequestKind::Command, 0, &payload);
+        }
+        let (level, tries, shares) = (this.level, this.tries, group.part != Part::Own);
+        let Some(here) = self.processes[at].place(&self.ids, self.ids[place]) else {
+            return;
+        };
+        let boot = self.processes[at].boot;
+        let host = &mut self.processes[at].hosts[here];
+        if host.node.is_none() {
+            return;
+        }
+        let id = host.batch_next;
+        host.batch_next += 1;
+        host.batches.insert(id, (client, tries));
+        let frontend = frontend(at, if shares { 0 } else { here }, boot);
+        let submission = Submission {
+            id: BatchId(id),
+            level,
+            batch: batch.finish(frontend, BatchId(id), level),
+            deadline: Time(self.now + RETRY * 3 / 4),
+        };
+        self.input(at, here, Input::Submit(submission));
+    }
+
+    pub fn done(&mut self, at: usize, place: usize, batch: BatchId, outcome: Outcome) {
+        let host = &mut self.processes[at].hosts[place];
+        let Some((client, tries)) = host.batches.remove(&batch.0) else {
+            return;
+        };
+        let this = &mut self.clients[client];
+        if this.tries != tries {
+            return;
+        }
+        let Some(number) = this.number else {
+            return;
+        };
+        let Outcome::Results(bytes) = outcome else {
+            return;
+        };
+        let is_command = this.level == Level::Ordered;
+        let home = &mut this.homes[this.home];
+        let (place, mut answered) = (home.group, false);
+        let group = &mut self.groups[place];
+        for (status, reply) in Results::new(&bytes) {
+            match (status, decode_reply(reply)) {
+                (RequestStatus::Done, Some(reply)) => {
+                    this.number = None;
+                    home.afterwards += u64::from(self.calm);
+                    group.history.done(number, reply);
+                    answered = true;
+                }
+                (RequestStatus::Done, None) => home.opened = true,
+                (RequestStatus::OutOfOrder, _) => {}
+                (status, _) => {
+                    // A session that cannot be used any more.
+                    this.number = None;
+                    home.session += 1;
+                    (home.opened, home.sequence) = (false, 0);
+                    group.history.end(number, Fate::Uncertain);
+                    if status != RequestStatus::OpenRefused {
+                        let what = format!("operation {number} was answered {status:?}");
+                        self.violation
+                            .get_or_insert(Violation::new("results", what));
+                    }
+                }
+            }
+        }
+        if answered {
+            let invoked = self.groups[place].invoked[number];
+            self.answered(place, invoked, is_command);
+        }
+        let after = self.now + self.random.between(100_000, 10 * MILLISECOND);
+        if self.clients[client].number.is_none() {
+            self.queue.push(after, Event::Ask(client));
+        }
+    }
+}
