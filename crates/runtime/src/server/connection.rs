@@ -98,31 +98,46 @@ pub(super) struct OpenSession {
 
 /// The sessions of a connection, one per group that it has written to.
 #[derive(Debug, Default)]
-pub(super) struct OpenSessions(Vec<OpenSession>);
+pub(super) struct OpenSessions(
+    /// By their groups.
+    Vec<OpenSession>,
+);
 
 impl OpenSessions {
+    fn place(&self, group: usize) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&group, |it| it.group)
+    }
+
     pub fn get(&self, group: usize) -> Option<&OpenSession> {
-        self.0.iter().find(|it| it.group == group)
+        Some(&self.0[self.place(group).ok()?])
     }
 
     pub fn get_mut(&mut self, group: usize) -> Option<&mut OpenSession> {
-        self.0.iter_mut().find(|it| it.group == group)
+        let place = self.place(group).ok()?;
+        Some(&mut self.0[place])
     }
 
     /// Another one begins in that group.
     pub fn begin(&mut self, group: usize, id: SessionId) {
-        self.take(group);
-        let sequence = 0;
-        self.0.push(OpenSession {
+        let session = OpenSession {
             group,
             id,
-            sequence,
-        });
+            sequence: 0,
+        };
+        match self.place(group) {
+            Ok(place) => self.0[place] = session,
+            Err(place) => self.0.insert(place, session),
+        }
     }
 
     pub fn take(&mut self, group: usize) -> Option<OpenSession> {
-        let place = self.0.iter().position(|it| it.group == group)?;
-        Some(self.0.swap_remove(place))
+        let place = self.place(group).ok()?;
+        Some(self.0.remove(place))
+    }
+
+    /// The groups that have one.
+    pub fn groups(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().map(|it| it.group)
     }
 }
 

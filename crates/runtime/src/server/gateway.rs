@@ -17,10 +17,11 @@
 
 use super::{
     Counters, GatewayConfig, NodeView,
+    active_groups::ActiveGroups,
     admission::Admission,
     batches::{Entry, InFlight, Pending, Window},
     connection::{Connection, Phase},
-    group_queue::{BatchKind, GroupQueue, LEVELS},
+    group_queue::{BatchKind, GroupQueue},
     operator::Operators,
     output::Output,
     parts::Parts,
@@ -105,6 +106,7 @@ pub struct Gateway {
     pub(super) replied: usize,
     /// By group; one unless keys are divided among several.
     pub(super) groups: Vec<GroupQueue>,
+    pub(super) active: ActiveGroups,
     pub(super) in_flight: HashMap<u64, InFlight, FixedState>,
     spare_entries: Vec<Vec<Entry>>,
     batch_next: u64,
@@ -159,6 +161,7 @@ impl Gateway {
             reply: Vec::new(),
             replied: 0,
             groups,
+            active: ActiveGroups::default(),
             in_flight: HashMap::default(),
             spare_entries: Vec::new(),
             batch_next: 1,
@@ -286,7 +289,7 @@ impl Gateway {
     pub(super) fn release(&mut self, index: usize) {
         if let Some(mut connection) = self.connections[index].take() {
             self.shares.inputs -= connection.counted;
-            for group in 0..self.groups.len() {
+            while let Some(group) = connection.sessions.groups().last() {
                 self.abandon_session(&mut connection, group);
             }
             self.free.push(index);
@@ -297,6 +300,7 @@ impl Gateway {
     pub(super) fn abandon_session(&mut self, connection: &mut Connection, group: usize) {
         if let Some(session) = connection.sessions.take(group) {
             self.groups[group].close(session.id, self.now);
+            self.visit(group);
         }
     }
 
@@ -323,9 +327,6 @@ impl Gateway {
         for index in std::mem::take(&mut self.stalled) {
             self.make_ready(index);
         }
-        for queue in &mut self.groups {
-            queue.replace_lapsed_owner(now, self.config.session_lifetime);
-        }
         self.push_parked(now, submissions);
         if !self.past_waits.is_empty() {
             self.wake_past(now, submissions);
@@ -341,20 +342,10 @@ impl Gateway {
             }
         }
         self.serve_held(now, submissions);
-        for group in 0..self.groups.len() {
-            self.push_own(group, now);
-        }
-        for kind in self.kinds() {
-            if self.pending(kind).may_go(now, self.window(kind.level)) {
-                self.submit(kind, now, submissions);
-            }
-        }
-    }
-
-    /// All kinds of batches, in the order in which they are submitted.
-    pub(super) fn kinds(&self) -> impl Iterator<Item = BatchKind> + use<> {
-        let groups = 0..self.groups.len();
-        groups.flat_map(|group| LEVELS.map(|level| BatchKind { group, level }))
+        self.push_own_requests(now);
+        self.submit_if(now, submissions, |pending, window| {
+            pending.may_go(now, window)
+        });
     }
 
     pub(super) fn pending(&self, kind: BatchKind) -> &Pending {
@@ -365,7 +356,7 @@ impl Gateway {
         self.groups[kind.group].pending_mut(kind.level)
     }
 
-    const fn window(&self, level: Level) -> Window {
+    pub(super) const fn window(&self, level: Level) -> Window {
         let batches_max = match level {
             Level::Ordered => self.config.ordered_batches_max,
             _ => self.config.linearizable_batches_max,
@@ -377,23 +368,6 @@ impl Gateway {
             bytes: self.config.batch_bytes,
             requests: self.config.batch_requests,
         }
-    }
-
-    /// Batches that are full go before more is put into them.
-    pub(super) fn submit_full(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        for kind in self.kinds() {
-            if self.pending(kind).is_full(self.window(kind.level)) {
-                self.submit(kind, now, submissions);
-            }
-        }
-    }
-
-    /// Whether no more requests are taken in for now.
-    pub(super) fn is_full(&self) -> bool {
-        let bytes_max = self.config.batch_bytes_max;
-        let full = |kind: BatchKind| self.pending(kind).batch.len() >= bytes_max;
-        self.kinds().any(full)
-            || self.counters.bytes_in_flight >= self.config.in_flight_bytes_max as u64
     }
 
     fn make_ready(&mut self, index: usize) {
@@ -523,6 +497,7 @@ impl Gateway {
         let (entry, request) = (Entry::Read(index), RequestKind::Command);
         self.pending_mut(kind)
             .push(entry, id, request, payload, now);
+        self.on_pushed(kind);
     }
 
     pub(super) fn push_ordered(
@@ -534,6 +509,7 @@ impl Gateway {
     ) {
         let queue = &mut self.groups[group];
         queue.push_command(index, connection, (group, payload), self.now);
+        self.on_pushed(BatchKind::ordered(group));
     }
 
     /// The request that has been built is for the connection's group.
@@ -552,6 +528,9 @@ impl Gateway {
             let Some(parked) = self.parked.pop_front() else {
                 return;
             };
+            if parked.kind.level == Level::Ordered {
+                self.replace_lapsed_owner(parked.kind.group);
+            }
             if parked.not_before > now
                 || !self.takes(parked.kind)
                 || parked.weight > 0 && !self.shares.takes(parked.weight)
@@ -596,7 +575,7 @@ impl Gateway {
     }
 
     /// Orders the server's own requests in a group.
-    fn push_own(&mut self, group: usize, now: Time) {
+    pub(super) fn push_own(&mut self, group: usize, now: Time) {
         let limit = self.memory_limit_due(group, now);
         let waits = |parked: &Parked| parked.kind == BatchKind::ordered(group);
         let waited_for = || self.parked.iter().any(waits);
@@ -611,7 +590,7 @@ impl Gateway {
 
     /// Whether the store is to be told now that it should refuse (or take again) what needs
     /// memory. Only the leading replica tells, so that not all do.
-    fn memory_limit_due(&self, group: usize, now: Time) -> Option<bool> {
+    pub(super) fn memory_limit_due(&self, group: usize, now: Time) -> Option<bool> {
         let limit = &self.groups[group].memory_limit;
         let memory = self.view.node.memory;
         if !self.view.leads || limit.under_way || now < limit.not_before || self.shutting_down {
@@ -656,6 +635,7 @@ impl Gateway {
             weight: 0,
         };
         self.in_flight.insert(id.0, in_flight);
+        self.on_submitted();
         submissions.push(Submission {
             id,
             level,
@@ -676,6 +656,7 @@ impl Gateway {
         };
         *counted += took.as_nanos() as u64;
         self.pending_mut(in_flight.kind).on_done(took, now);
+        self.visit(in_flight.kind.group);
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
         if in_flight.weight > 0 {
@@ -838,12 +819,7 @@ impl Gateway {
                 next = next.min(self.shares.not_before);
             }
         }
-        for kind in self.kinds() {
-            next = next.min(self.pending(kind).goes_at(self.window(kind.level)));
-        }
-        for queue in &self.groups {
-            next = next.min(queue.next_deadline(self.config.session_lifetime));
-        }
+        next = next.min(self.groups_deadline());
         for parked in &self.parked {
             next = next.min(parked.deadline);
             if self.takes(parked.kind)
@@ -851,13 +827,6 @@ impl Gateway {
                 && (parked.weight == 0 || self.shares.takes(parked.weight))
             {
                 next = next.min(parked.not_before);
-            }
-        }
-        for (group, queue) in self.groups.iter().enumerate() {
-            if queue.owner.standing != Standing::Registering
-                && self.memory_limit_due(group, Time::NEVER).is_some()
-            {
-                next = next.min(queue.memory_limit.not_before);
             }
         }
         next
@@ -897,6 +866,7 @@ impl Gateway {
         self.read_only = view.disk_state == "full";
         self.refuses = view.disk_state == "hung";
         self.view = view;
+        self.active.visit_all();
     }
 
     /// No new commands from now on; what is in progress is finished, then connections are closed.
@@ -917,7 +887,7 @@ impl Gateway {
     #[must_use]
     pub fn idle(&self) -> bool {
         self.in_flight.is_empty()
-            && (self.kinds()).all(|kind| self.pending(kind).entries.is_empty())
+            && self.gathering().next().is_none()
             && self.parked.is_empty()
             && self.past_waits.is_empty()
             && self

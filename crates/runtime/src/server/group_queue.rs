@@ -63,6 +63,10 @@ pub(super) struct GroupQueue {
     pub closes: VecDeque<SessionId>,
     closes_since: Time,
     pub memory_limit: MemoryLimit,
+    /// It has a place among those with batches in the making, and among those whose owners may have
+    /// something to order.
+    pub gathers: bool,
+    pub is_due: bool,
     /// How far the log's clock was ahead of this server's when they were last found to differ.
     pub clock_offset: i64,
 }
@@ -79,8 +83,17 @@ impl GroupQueue {
             closes: VecDeque::new(),
             closes_since: Time(0),
             memory_limit: MemoryLimit::default(),
+            gathers: false,
+            is_due: false,
             clock_offset: 0,
         }
+    }
+
+    /// Whether a batch of some level is in the making.
+    pub fn is_gathering(&self) -> bool {
+        LEVELS
+            .iter()
+            .any(|level| !self.pending(*level).entries.is_empty())
     }
 
     pub const fn pending(&self, level: Level) -> &Pending {
@@ -106,12 +119,14 @@ impl GroupQueue {
         self.memory_limit.sequence = 0;
     }
 
-    /// The same when the log may have ended them.
-    pub fn replace_lapsed_owner(&mut self, now: Time, lifetime: Duration) {
+    /// The same when the log may have ended them; whether that was so.
+    pub fn replace_lapsed_owner(&mut self, now: Time, lifetime: Duration) -> bool {
         let idle = self.ordered.in_flight == 0 && self.ordered.entries.is_empty();
-        if idle && self.owner.may_have_lapsed(now, lifetime) {
+        let lapsed = idle && self.owner.may_have_lapsed(now, lifetime);
+        if lapsed {
             self.replace_owner();
         }
+        lapsed
     }
 
     /// The log's clock is now this, far from this server's.
@@ -257,7 +272,7 @@ impl GroupQueue {
     }
 
     /// When the server has something of its own to order at the latest.
-    pub fn next_deadline(&self, lifetime: Duration) -> Time {
+    pub fn own_deadline(&self, lifetime: Duration) -> Time {
         if self.owner.standing != Standing::Registered {
             return Time::NEVER;
         }

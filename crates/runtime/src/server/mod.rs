@@ -10,6 +10,7 @@
 //!
 //! [`Gateway`] is a state machine without I/O: the event loop moves bytes and tells the time.
 
+mod active_groups;
 mod admin;
 mod admin_connections;
 mod admission;

@@ -299,10 +299,12 @@ impl Gateway {
         if level != Level::Ordered {
             return self.push_read(kind, index, payload);
         }
+        self.replace_lapsed_owner(group);
         if self.groups[group].owner.standing == Standing::Registered {
             return self.push_ordered(index, connection, group, payload);
         }
         connection.parked += payload.len();
+        self.visit(group);
         self.parked.push_back(Parked {
             connection: index,
             kind,

@@ -143,16 +143,15 @@ impl Gateway {
                 };
                 self.pending_mut(kind)
                     .push(entry, id, RequestKind::Past, &payload, now);
+                self.on_pushed(kind);
             }
             Step::Tick => {
                 let (entry, kind) = (Entry::Tick(index), RequestKind::Tick);
-                self.groups[connection.group].ordered.push(
-                    entry,
-                    id,
-                    kind,
-                    past::CLOSING_TICK,
-                    now,
-                );
+                let group = connection.group;
+                self.groups[group]
+                    .ordered
+                    .push(entry, id, kind, past::CLOSING_TICK, now);
+                self.on_pushed(BatchKind::ordered(group));
             }
             Step::Wait(nanoseconds) => {
                 let at = now + Duration::from_nanos(nanoseconds);

@@ -199,8 +199,7 @@ impl Gateway {
             let weight = connection.weight();
             self.submit_all(now, submissions);
             self.serve(index, true);
-            let gathered = |kind: &BatchKind| !self.pending(*kind).entries.is_empty();
-            let kinds: Vec<_> = self.kinds().filter(gathered).collect();
+            let kinds: Vec<_> = self.gathering().collect();
             for kind in &kinds {
                 let part = weight.div_ceil(kinds.len());
                 self.submit_alone(*kind, part, now, submissions);
@@ -210,11 +209,7 @@ impl Gateway {
 
     /// Submits what has gathered, so that what comes next is alone in its batch.
     pub(super) fn submit_all(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        for kind in self.kinds() {
-            if !self.pending(kind).entries.is_empty() {
-                self.submit(kind, now, submissions);
-            }
-        }
+        self.submit_if(now, submissions, |_, _| true);
     }
 
     /// Submits a large request.

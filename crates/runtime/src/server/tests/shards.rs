@@ -380,3 +380,29 @@ fn pipeline_over_shards_is_bounded_like_any_other() {
     assert!(output.ends_with(last), "{}", &output[output.len() - 50..]);
     assert_eq!(output.matches(':').count(), 4000);
 }
+
+#[test]
+fn sessions_of_all_groups_are_renewed_and_closed_in_time() {
+    let (mut rig, id) = divided();
+    let keys = [KEYS[0], KEYS[1], "cache:a"];
+    for key in keys {
+        rig.say(id, &format!("SET {key} 1"));
+    }
+    let quarter = GatewayConfig::default().session_lifetime / 4;
+    let count = |rig: &Rig, wanted: RequestKind| {
+        let kinds = rig.submitted.iter().flat_map(|(_, kinds)| kinds);
+        kinds.filter(|kind| **kind == wanted).count()
+    };
+    for round in 1..=3 {
+        assert!(rig.gateway.next_deadline() <= rig.now + quarter);
+        rig.pass(quarter);
+        rig.run();
+        assert_eq!(count(&rig, RequestKind::Renew), keys.len() * round);
+    }
+    rig.gateway.on_closed(id);
+    assert!(rig.gateway.next_deadline() <= rig.now + quarter);
+    rig.pass(quarter);
+    rig.run();
+    assert_eq!(count(&rig, RequestKind::Close), keys.len());
+    assert_eq!(rig.gateway.counters().sessions_open, 0);
+}
