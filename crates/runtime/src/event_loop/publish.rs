@@ -1,6 +1,6 @@
 //! What the event loop shows of itself to other threads and to the gateway.
 
-use super::{EventLoop, storage::DiskState};
+use super::{EventLoop, shards::ShardStatuses, storage::DiskState};
 use crate::{
     clock::{ClockState, unix_time},
     metrics::Taken,
@@ -67,12 +67,13 @@ impl EventLoop {
 
     pub(super) fn publish(&mut self, now: Time) {
         let mut node = self.node.status(&self.world);
+        let shards = self.shards.statuses(&self.world);
         if !self.shards.is_empty() {
-            let sums = self.shards.sums(&self.world);
+            let sums = shards.sums();
             node.commands += sums.commands;
             (node.entries, node.memory) = (sums.entries, sums.memory);
             node.sessions += sums.sessions;
-            self.step_down_in_shards(self.disk == DiskState::Full, now);
+            self.step_down_in_shards(&shards, self.disk == DiskState::Full, now);
         }
         self.note_disk(self.is_disk_hung());
         let leader = node.protocol.leader;
@@ -86,7 +87,7 @@ impl EventLoop {
         }
         self.update_metrics(&node, now);
         self.maybe_step_down(leader, node.digests.is_minority(), now);
-        let report = self.report(&node, route, now);
+        let report = self.report(&node, (route, shards), now);
         let me = self.node.id();
         let connected = report.peers.iter().filter(|peer| peer.connected);
         let lowest = connected.map(|peer| ReplicaId(peer.id)).min();
@@ -146,7 +147,12 @@ impl EventLoop {
         rows
     }
 
-    fn report(&self, node: &NodeStatus, route: Vec<u16>, now: Time) -> StatusReport {
+    fn report(
+        &self,
+        node: &NodeStatus,
+        (route, shards): (Vec<u16>, ShardStatuses),
+        now: Time,
+    ) -> StatusReport {
         let protocol = &node.protocol;
         let details = protocol.details.iter();
         StatusReport {
@@ -205,7 +211,7 @@ impl EventLoop {
             details: details
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),
-            groups: self.group_reports(),
+            groups: self.group_reports(shards),
             branches: self.branches(now),
             peers: self.shell.peer_reports(self.others(), now),
         }

@@ -26,10 +26,10 @@ use crate::{
 };
 use quintet_replica::{
     Boot, Bytes, ClientNode, ClockReading, CommandTime, Control, Durability, Effect, EpochNumber,
-    Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Level, Link, Node, Outcome, Output,
-    Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, Role, RoleState,
-    SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn, Voters, Wake,
-    World, group_of, journal::JournalOrder, put_frame,
+    Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Level, Link, Node, NodeStatus,
+    Outcome, Output, Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, Role,
+    RoleState, SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn,
+    Voters, Wake, World, group_of, journal::JournalOrder, put_frame,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -129,6 +129,11 @@ impl Default for Shards {
     }
 }
 
+/// The statuses of the shards' nodes, in the order of the shards; nothing where there is no
+/// node.
+#[derive(Debug, Default)]
+pub(super) struct ShardStatuses(Vec<Option<NodeStatus>>);
+
 /// Figures of all shards together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
@@ -136,6 +141,25 @@ pub(super) struct Sums {
     pub entries: u64,
     pub memory: u64,
     pub sessions: usize,
+}
+
+impl ShardStatuses {
+    pub fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for node in self.0.iter().flatten() {
+            sums.commands += node.commands;
+            sums.entries += node.entries;
+            sums.memory += node.memory;
+            sums.sessions += node.sessions;
+        }
+        sums
+    }
+
+    /// Whether the state of the shard at this place is not the majority's.
+    fn is_minority(&self, at: usize) -> bool {
+        let node = self.0.get(at).and_then(Option::as_ref);
+        node.is_some_and(|node| node.digests.is_minority())
+    }
 }
 
 /// What a shard's node may look at.
@@ -311,18 +335,16 @@ impl Shards {
         times.max().unwrap_or_default()
     }
 
-    /// Figures of all shards together.
-    pub fn sums(&self, world: &RuntimeWorld) -> Sums {
-        let mut sums = Sums::default();
-        for member in self.members() {
-            let world = ShardWorld::of(world, &member.snapshots);
-            let node = member.node.status(&world);
-            sums.commands += node.commands;
-            sums.entries += node.entries;
-            sums.memory += node.memory;
-            sums.sessions += node.sessions;
-        }
-        sums
+    /// The statuses of the nodes here.
+    pub fn statuses(&self, world: &RuntimeWorld) -> ShardStatuses {
+        let of = |shard: &Shard| match &shard.part {
+            Part::Member(member) => {
+                let world = ShardWorld::of(world, &member.snapshots);
+                Some(member.node.status(&world))
+            }
+            Part::Guest(_) => None,
+        };
+        ShardStatuses(self.all.iter().map(of).collect())
     }
 
     /// The longest command of some shard since this was last asked.
@@ -650,7 +672,12 @@ impl EventLoop {
 
     /// A leader that cannot make its own votes durable for long should not lead its shard, and neither
     /// one whose state is not the majority's.
-    pub(super) fn step_down_in_shards(&mut self, is_full: bool, now: Time) {
+    pub(super) fn step_down_in_shards(
+        &mut self,
+        statuses: &ShardStatuses,
+        is_full: bool,
+        now: Time,
+    ) {
         for at in 0..self.shards.all.len() {
             let Shard { about, part, .. } = &mut self.shards.all[at];
             let Part::Member(member) = part else {
@@ -660,8 +687,7 @@ impl EventLoop {
             if member.is_shared || !leads || now < member.step_down_at {
                 continue;
             }
-            let world = ShardWorld::of(&self.world, &member.snapshots);
-            let is_wrong = member.node.status(&world).digests.is_minority();
+            let is_wrong = statuses.is_minority(at);
             if is_wrong || is_full && about.durability == Durability::Disk {
                 member.step_down_at = now + STEP_DOWN_EVERY;
                 self.shard_input(at, Input::Control(Control::HandOff));
@@ -890,8 +916,8 @@ impl EventLoop {
     }
 
     /// The shards, as this process sees them.
-    pub(super) fn group_reports(&self) -> Vec<GroupReport> {
-        let report = |shard: &Shard| {
+    pub(super) fn group_reports(&self, statuses: ShardStatuses) -> Vec<GroupReport> {
+        let report = |(shard, status): (&Shard, Option<NodeStatus>)| {
             let about = &shard.about;
             let base = GroupReport {
                 group: about.group.0,
@@ -901,9 +927,10 @@ impl EventLoop {
                 members: about.members.iter().map(|id| id.0).collect(),
                 ..GroupReport::default()
             };
-            let member = match &shard.part {
-                Part::Member(member) => member,
-                Part::Guest(client) => {
+            let (member, mut node) = match (&shard.part, status) {
+                (Part::Member(member), Some(node)) => (member, node),
+                (Part::Member(_), None) => return base,
+                (Part::Guest(client), _) => {
                     return GroupReport {
                         role: "none".to_owned(),
                         open: client.open(),
@@ -911,8 +938,6 @@ impl EventLoop {
                     };
                 }
             };
-            let world = ShardWorld::of(&self.world, &member.snapshots);
-            let mut node = member.node.status(&world);
             if member.is_shared {
                 node.protocol = self.node.status_in(about.group);
             }
@@ -950,7 +975,7 @@ impl EventLoop {
                 ..base
             }
         };
-        self.shards.all.iter().map(report).collect()
+        self.shards.all.iter().zip(statuses.0).map(report).collect()
     }
 }
 
