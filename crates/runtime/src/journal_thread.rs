@@ -308,3 +308,61 @@ fn run(journal: Journal<FileDisk>, queue: &Receiver<Order>, mailer: &Mailer, res
     }
     drop(alarm);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{journal_files::reserve, mail::Mailbox};
+    use quintet_replica::{
+        ClusterId, GroupId, ReplicaId,
+        journal::{BLOCK, GroupEpoch, Identity},
+    };
+
+    #[test]
+    fn writes_of_several_groups_become_durable_in_one_sync() {
+        const GROUPS: u64 = 3;
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(directory.path().join("journal")).expect("made");
+        reserve(directory.path()).expect("made");
+        let identity = Identity {
+            cluster: ClusterId(1),
+            node: ReplicaId(0),
+        };
+        let groups: Vec<_> = (0..GROUPS as u32)
+            .map(|group| GroupEpoch {
+                group: GroupId(group),
+                epoch: EpochNumber(1),
+            })
+            .collect();
+        let disk = FileDisk::new(directory.path(), false, directory.path().join("aside"));
+        let opened = Journal::open(disk, identity, &groups, 64 << 10);
+        let journal = opened
+            .map_err(|error| error.to_string())
+            .expect("opens")
+            .journal;
+        let (orders, queue) = channel();
+        for id in 1..=GROUPS {
+            let (slot, record) = (Slot(1), vec![1; 100].into());
+            let write = Write::Record { slot, record };
+            let group = GroupIndex::new(id as usize - 1);
+            let order = Order::Write(group, PersistId(id), write);
+            orders.send(order).expect("there is a queue");
+        }
+        drop(orders);
+        let poll = mio::Poll::new().expect("a poll");
+        let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        run(journal, &queue, &mailer, false);
+        let Some(Mail::Persisted {
+            upto, bytes, syncs, ..
+        }) = mailbox.take()
+        else {
+            panic!("nothing became durable");
+        };
+        // A segment's header, and one block with the records of all.
+        assert_eq!(
+            (upto, syncs, bytes),
+            (PersistId(GROUPS), 1, 2 * BLOCK as u64)
+        );
+        assert!(mailbox.take().is_none());
+    }
+}
