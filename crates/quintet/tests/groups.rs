@@ -394,3 +394,39 @@ fn layout_with_a_fault_starts_nothing() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
+
+#[test]
+fn sole_member_of_a_shard_with_a_wiped_disk_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = "
+[[subgroup]]
+name = \"kept\"
+shards = 3
+pin = [[0], [1], [2]]
+";
+    let demo = start(directory.path(), layout, "3");
+    let dir = directory.path().join("demo").display().to_string();
+    served(&dir);
+    let keys: Vec<_> = (0..30).map(|nth| format!("key{nth}")).collect();
+    for key in &keys {
+        set(&demo.replicas[0], key, "1");
+    }
+    signal(demo.replicas[1].pid, Signal::KILL);
+    eventually("the replica has ended", || {
+        demo.replicas[1].status().is_none().then_some(())
+    });
+    let data = directory.path().join("demo/replica-1/data");
+    fs::remove_dir_all(&data).unwrap();
+    // It would serve its shard without what was acknowledged there.
+    let mut again = demo.replicas[1].start_by_hand();
+    assert_eq!(again.wait().code(), Some(7));
+    let mut client = demo.replicas[0].client();
+    let replies: Vec<_> = keys
+        .iter()
+        .map(|key| client.ask(&["GET", key]).unwrap())
+        .collect();
+    let refused = |reply: &&String| reply.contains("CLUSTERDOWN") && reply.contains("kept/1");
+    let lost = replies.iter().filter(refused).count();
+    let kept = replies.iter().filter(|reply| *reply == "1").count();
+    assert!(lost > 0 && lost + kept == keys.len(), "{replies:?}");
+}
