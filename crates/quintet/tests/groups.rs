@@ -135,11 +135,21 @@ fn divided_keys_are_written_and_read_at_every_replica() {
     }
     let admin = &demo.replicas[0].admin;
     let saved = directory.path().join("saved").display().to_string();
-    fails(
-        &["snapshot", "save", "--admin", admin, &saved],
-        1,
-        &["a layout divides the keys"],
-    );
+    let save = ["snapshot", "save", "--admin", admin, &saved];
+    fails(&save, 1, &["name one of its shards, ledger/0, ledger/1"]);
+    let of = |shard| [&save[..], &["--shard", shard]].concat();
+    fails(&of("cache/0"), 1, &["nothing of it: ask one of 1, 2, 3"]);
+    // The shard's keys, as a cluster of their own.
+    let held = rows[0]["entries"].as_u64().unwrap();
+    let output = run(&of("ledger/0"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let shown = stdout(&run(&["snapshot", "inspect", &saved, "-o", "json"]));
+    let contents: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(contents["group"], 1);
+    assert!(contents["entries"].as_u64().unwrap() >= held && held > 0);
+    let restored = directory.path().join("restored").display().to_string();
+    let output = run(&["snapshot", "restore", &saved, "--dir", &restored]);
+    assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(demo.interrupt(), Some(0));
 }
 

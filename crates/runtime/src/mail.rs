@@ -29,6 +29,9 @@ pub(crate) struct Request {
     done: Option<Done>,
 }
 
+/// A caller that waits for a snapshot.
+pub type SnapshotWaiter = mpsc::Sender<Result<SnapshotReport, String>>;
+
 impl Request {
     pub fn new(level: Level, payload: Option<Payload>, done: Done) -> Self {
         Self {
@@ -97,7 +100,7 @@ pub(crate) enum Mail {
         reason: String,
     },
     Submit(Request),
-    SnapshotNow(mpsc::Sender<Result<SnapshotReport, String>>),
+    SnapshotNow(String, SnapshotWaiter),
     Change(ChangeRequest, Waiter),
     /// This replica is no member any more, and why that is certain.
     NoMember(String),

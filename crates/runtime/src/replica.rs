@@ -1079,8 +1079,17 @@ impl Handle {
     /// # Errors
     /// Why there is none.
     pub fn snapshot_now(&self, deadline: Duration) -> Result<SnapshotReport, String> {
+        self.snapshot_of("", deadline)
+    }
+
+    /// The same of the shard of this name, where a layout divides the keys.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn snapshot_of(&self, shard: &str, deadline: Duration) -> Result<SnapshotReport, String> {
         let (sender, receiver) = mpsc::channel();
-        self.mailer.send(Mail::SnapshotNow(sender));
+        self.mailer
+            .send(Mail::SnapshotNow(shard.to_owned(), sender));
         receiver
             .recv_timeout(deadline)
             .unwrap_or_else(|error| match error {
@@ -1168,8 +1177,8 @@ impl NodePort for Handle {
         exposition
     }
 
-    fn snapshot(&self, deadline: Duration) -> Result<SnapshotReport, String> {
-        self.snapshot_now(deadline)
+    fn snapshot(&self, shard: &str, deadline: Duration) -> Result<SnapshotReport, String> {
+        self.snapshot_of(shard, deadline)
     }
 
     fn change(&self, request: ChangeRequest, deadline: Duration) -> Result<ChangeReport, String> {

@@ -41,6 +41,7 @@ use std::{
 Examples:
   quintet snapshot save backup.snapshot               of the demo in ./quintet-demo
   quintet snapshot save --admin http://127.0.0.1:7101 backup.snapshot     of any replica here
+  quintet snapshot save --shard store/0 backup.snapshot     of a shard, where a layout divides keys
   quintet snapshot inspect backup.snapshot            whole and undamaged? what is in it?
   quintet snapshot restore backup.snapshot --dir ./restored && quintet demo --dir ./restored
   quintet snapshot restore backup.snapshot --dir ./other --protocol mencius    under any protocol")]
@@ -100,6 +101,10 @@ struct Save {
     /// Which of the demo's replicas
     #[arg(long, value_name = "ID", default_value_t = 0)]
     replica: u16,
+
+    /// Of this shard, where a layout divides the keys; the replica must be a member
+    #[arg(long, value_name = "NAME")]
+    shard: Option<String>,
 
     /// How long to wait, such as 1m
     #[arg(
@@ -162,6 +167,20 @@ struct Taken {
     path: PathBuf,
 }
 
+impl Taken {
+    /// Where it is, below the replica's data directory.
+    fn directory(&self) -> PathBuf {
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let parts: Vec<_> = directory.components().rev().take(3).collect();
+        match parts[..] {
+            [snapshots, group, groups] if groups.as_os_str() == "groups" => {
+                [groups, group, snapshots].iter().collect()
+            }
+            _ => PathBuf::from("snapshots"),
+        }
+    }
+}
+
 impl Save {
     fn run(self) -> Outcome {
         let (admin, data) = match (&self.admin, &self.data) {
@@ -183,7 +202,9 @@ impl Save {
                     .help("choose another file"),
             );
         }
-        let answer = http::request("POST", &admin, "/snapshot", self.timeout).map_err(|error| {
+        let shard = self.shard.as_deref().unwrap_or_default();
+        let asked = http::request_with("POST", &admin, "/snapshot", shard, self.timeout);
+        let answer = asked.map_err(|error| {
             Failure::new(
                 Exit::Unreachable,
                 format!("no answer from http://{admin}: {error}"),
@@ -200,7 +221,7 @@ impl Save {
         }
         let taken: Taken = serde_json::from_str(&text).map_err(anyhow::Error::from)?;
         let source = match data {
-            Some(data) => find(&data.join("snapshots"), taken.slot)?,
+            Some(data) => find(&data.join(taken.directory()), taken.slot)?,
             None if taken.path.is_file() => taken.path,
             None => {
                 let path = taken.path.display();

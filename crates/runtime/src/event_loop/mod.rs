@@ -40,8 +40,9 @@ use crate::{
     ExitReason,
     journal_thread::JournalThread,
     kept::{Kept, Origin},
-    mail::Mail,
+    mail::{Mail, SnapshotWaiter},
     server::SnapshotReport,
+    snapshots::Snapshots,
     transports::Arrival,
 };
 use changes::Changes;
@@ -56,7 +57,6 @@ use shards::{Shards, SnapshotNews, earlier};
 use shell::{Pause, Shell};
 use std::{
     io,
-    sync::mpsc,
     time::{Duration, Instant},
 };
 use storage::{DiskState, Trims};
@@ -124,7 +124,7 @@ pub(crate) struct EventLoop {
     /// Who takes part, as last agreed.
     route: Vec<(ReplicaId, Incarnation)>,
     changes: Changes,
-    snapshot_waiters: Vec<mpsc::Sender<Result<SnapshotReport, String>>>,
+    snapshot_waiters: Vec<SnapshotWaiter>,
     stopping: Option<Stopping>,
     exit: Option<ExitReason>,
 }
@@ -327,7 +327,7 @@ impl EventLoop {
                     }
                 }
                 Mail::Submit(request) => self.submit(group, request, now),
-                Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),
+                Mail::SnapshotNow(shard, waiter) => self.on_snapshot_now(&shard, waiter),
                 Mail::Change(request, waiter) => self.on_change(&request, waiter, now),
                 Mail::NoMember(reason) => {
                     tracing::error!(reason, "this replica is no member any more");
@@ -614,47 +614,20 @@ impl EventLoop {
         }
         self.trim_due();
         if kept.origin != Origin::Bridge {
-            self.answer_snapshot_waiters(&Ok(self.snapshot_report(info)));
+            self.answer_snapshot_waiters(&Ok(snapshot_report(&self.world.snapshots, info)));
         }
         self.input(Input::SnapshotSaved(info));
     }
 
-    /// The newest snapshot, as the one who asked for it is told.
-    fn snapshot_report(&self, info: SnapshotInfo) -> SnapshotReport {
-        SnapshotReport {
-            slot: info.id.slot.0,
-            bytes: info.length,
-            path: self.world.snapshots.newest_path(),
-        }
+    fn answer_snapshot_waiters(&mut self, answer: &SnapshotAnswer) {
+        answer_waiters(&mut self.snapshot_waiters, answer);
     }
 
-    fn answer_snapshot_waiters(&mut self, answer: &Result<SnapshotReport, String>) {
-        for waiter in self.snapshot_waiters.drain(..) {
-            // Who waited may have given up.
-            let _ = waiter.send(answer.clone());
+    fn on_snapshot_now(&mut self, shard: &str, waiter: SnapshotWaiter) {
+        if !self.shards.is_empty() || !shard.is_empty() {
+            return self.on_shard_snapshot_now(shard, waiter);
         }
-    }
-
-    fn on_snapshot_now(&mut self, waiter: mpsc::Sender<Result<SnapshotReport, String>>) {
-        if !self.shards.is_empty() {
-            let error = "a layout divides the keys: snapshots of its shards are not offered yet";
-            // Who waited may have given up.
-            let _ = waiter.send(Err(error.to_owned()));
-            return;
-        }
-        let executed = self.node.executed().slot;
-        let newest = self.world.snapshots.newest_kept();
-        let newest = newest.filter(|kept| kept.origin != Origin::Bridge);
-        let known = match newest
-            .map(|kept| kept.info)
-            .filter(|info| info.id.slot >= executed)
-        {
-            Some(info) => Some(Ok(self.snapshot_report(info))),
-            None if executed == Slot(0) => Some(Err(
-                "nothing has been written yet, so there is nothing to save".to_owned(),
-            )),
-            None => None,
-        };
+        let known = known_snapshot(self.node.executed().slot, &self.world.snapshots);
         if let Some(answer) = known {
             // Who waited may have given up.
             let _ = waiter.send(answer);
@@ -719,5 +692,39 @@ impl EventLoop {
         // It has been logged; the next start makes the copies equal.
         let _ = self.epochs.second_copy.finish();
         tracing::info!(%reason, "the replica has ended");
+    }
+}
+
+type SnapshotAnswer = Result<SnapshotReport, String>;
+
+/// The newest snapshot, as the one who asked for it is told.
+fn snapshot_report(snapshots: &Snapshots, info: SnapshotInfo) -> SnapshotReport {
+    SnapshotReport {
+        slot: info.id.slot.0,
+        bytes: info.length,
+        path: snapshots.newest_path(),
+    }
+}
+
+/// The answer to who wants a snapshot of all that is executed, if it needs no new one.
+fn known_snapshot(executed: Slot, snapshots: &Snapshots) -> Option<SnapshotAnswer> {
+    let newest = snapshots.newest_kept();
+    let newest = newest.filter(|kept| kept.origin != Origin::Bridge);
+    match newest
+        .map(|kept| kept.info)
+        .filter(|info| info.id.slot >= executed)
+    {
+        Some(info) => Some(Ok(snapshot_report(snapshots, info))),
+        None if executed == Slot(0) => Some(Err(
+            "nothing has been written yet, so there is nothing to save".to_owned(),
+        )),
+        None => None,
+    }
+}
+
+fn answer_waiters(waiters: &mut Vec<SnapshotWaiter>, answer: &SnapshotAnswer) {
+    for waiter in waiters.drain(..) {
+        // The caller may have given up.
+        let _ = waiter.send(answer.clone());
     }
 }

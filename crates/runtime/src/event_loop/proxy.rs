@@ -182,7 +182,7 @@ impl Proxy {
             count += 1;
             match mail {
                 Mail::Submit(request) => self.shell.ports.push(GroupId(0), request, now),
-                Mail::SnapshotNow(waiter) => {
+                Mail::SnapshotNow(_, waiter) => {
                     // Who waited may have given up.
                     let _ = waiter.send(Err("a proxy holds no state; ask a replica".to_owned()));
                 }

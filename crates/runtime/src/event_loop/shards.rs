@@ -12,15 +12,17 @@
 //! cannot continue stops alone.
 
 use super::{
-    EventLoop,
+    EventLoop, answer_waiters, known_snapshot,
     peers::DISK_HUNG,
     reach::{Known, Reach},
+    snapshot_report,
     storage::Trims,
     world::RuntimeWorld,
 };
 use crate::{
     ExitReason,
     kept::Kept,
+    mail::SnapshotWaiter,
     server::{GroupReport, SnapshotReport},
     snapshots::Snapshots,
 };
@@ -85,6 +87,8 @@ struct Member {
     is_awake: bool,
     idle_at: Time,
     halted: Option<String>,
+    /// Callers that wait for a snapshot of it.
+    waiters: Vec<SnapshotWaiter>,
 }
 
 enum Part {
@@ -374,6 +378,8 @@ impl Shards {
     pub fn finish_snapshots(&mut self) {
         for shard in &mut self.all {
             if let Part::Member(member) = &mut shard.part {
+                let stopped = "the replica has stopped".to_owned();
+                answer_waiters(&mut member.waiters, &Err(stopped));
                 member.snapshots.finish();
             }
         }
@@ -473,6 +479,7 @@ impl Member {
             is_awake: true,
             idle_at: Time(0),
             halted: None,
+            waiters: Vec::new(),
         };
         Ok((this, outputs))
     }
@@ -876,6 +883,41 @@ impl EventLoop {
         self.carry_out_foreign();
     }
 
+    /// A snapshot is requested of the shard of this name.
+    pub(super) fn on_shard_snapshot_now(&mut self, name: &str, waiter: SnapshotWaiter) {
+        let refuse = |why: String| {
+            // The caller may have given up.
+            let _ = waiter.send(Err(why));
+        };
+        let all = &mut self.shards.all;
+        let Some(at) = all.iter().position(|shard| shard.about.name == name) else {
+            let names: Vec<_> = all.iter().map(|shard| &shard.about.name[..]).collect();
+            return refuse(match names.is_empty() {
+                true => "no layout divides the keys: there is one snapshot of them all".to_owned(),
+                false => format!(
+                    "a layout divides the keys: name one of its shards, {} (--shard NAME)",
+                    names.join(", ")
+                ),
+            });
+        };
+        let Shard { about, part, .. } = &mut all[at];
+        let Part::Member(member) = part else {
+            let members: Vec<_> = about.members.iter().map(|id| id.0.to_string()).collect();
+            let members = members.join(", ");
+            return refuse(format!(
+                "this replica has nothing of it: ask one of {members}"
+            ));
+        };
+        if let Some(answer) = known_snapshot(member.node.executed().slot, &member.snapshots) {
+            // The caller may have given up.
+            let _ = waiter.send(answer);
+            return;
+        }
+        member.waiters.push(waiter);
+        let index = all[at].index;
+        self.checkpoint_of(index);
+    }
+
     /// Mail about a shard's snapshots.
     pub(super) fn on_shard_snapshot(&mut self, group: GroupId, news: SnapshotNews) {
         let Some(at) = self.shards.place(group) else {
@@ -899,6 +941,8 @@ impl EventLoop {
                 if let Some(below) = member.trims.due(&member.snapshots) {
                     self.journal.trim(index, below);
                 }
+                let report = snapshot_report(&member.snapshots, kept.info);
+                answer_waiters(&mut member.waiters, &Ok(report));
                 Some(Input::SnapshotSaved(kept.info))
             }
             SnapshotNews::Failed(file) => {
@@ -906,6 +950,10 @@ impl EventLoop {
                 let current = member.snapshots.is_current(file);
                 if current {
                     member.snapshots.failed();
+                    answer_waiters(
+                        &mut member.waiters,
+                        &Err("it could not be written".to_owned()),
+                    );
                 }
                 current.then_some(Input::SnapshotFailed)
             }

@@ -338,11 +338,12 @@ pub trait NodePort: Send + Sync + 'static {
     /// What the event loop and the gateway have counted; what stands in the status report is
     /// added by the admin server. Does not wait for the node.
     fn metrics(&self) -> Exposition;
-    /// Asks for a snapshot and waits until it is durable, `deadline` at most.
+    /// Asks for a snapshot, of the shard of this name where a layout divides the keys, and waits until
+    /// it is durable, `deadline` at most.
     ///
     /// # Errors
     /// Why there is none.
-    fn snapshot(&self, deadline: Duration) -> Result<SnapshotReport, String>;
+    fn snapshot(&self, shard: &str, deadline: Duration) -> Result<SnapshotReport, String>;
     /// Has the cluster go on with another protocol or other options, and waits until this replica
     /// does, `deadline` at most.
     ///
@@ -546,8 +547,9 @@ async fn metrics(extract::State(state): extract::State<State>) -> impl IntoRespo
     ([(header::CONTENT_TYPE, kind)], exposition.render())
 }
 
-async fn snapshot(extract::State(state): extract::State<State>) -> Response {
-    match state.wait(|port| port.snapshot(SNAPSHOT_MAX)).await {
+async fn snapshot(extract::State(state): extract::State<State>, shard: String) -> Response {
+    let taken = state.wait(move |port| port.snapshot(shard.trim(), SNAPSHOT_MAX));
+    match taken.await {
         None => busy().into_response(),
         Some(Ok(report)) => Json(report).into_response(),
         Some(Err(why)) => plain(
@@ -963,7 +965,7 @@ mod tests {
             exposition
         }
 
-        fn snapshot(&self, _: Duration) -> Result<SnapshotReport, String> {
+        fn snapshot(&self, _: &str, _: Duration) -> Result<SnapshotReport, String> {
             match self.ready.load(Ordering::SeqCst) {
                 true => Ok(SnapshotReport {
                     slot: 7,
