@@ -6,10 +6,12 @@ mod support;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{
-    fs,
+    fs::{self, OpenOptions},
     io::{BufRead, BufReader, Write},
     net::TcpStream,
+    os::unix::fs::FileExt,
     path::Path,
+    process::Command,
 };
 use support::{
     Demo, Guard, Replica, base_port, eventually, fails, load::Load, quintet, run, signal, stderr,
@@ -405,16 +407,18 @@ fn layout_with_a_fault_starts_nothing() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
+/// A shard for each of three replicas.
+const PINNED: &str = r#"
+[[subgroup]]
+name = "kept"
+shards = 3
+pin = [[0], [1], [2]]
+"#;
+
 #[test]
 fn sole_member_of_a_shard_with_a_wiped_disk_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let layout = "
-[[subgroup]]
-name = \"kept\"
-shards = 3
-pin = [[0], [1], [2]]
-";
-    let demo = start(directory.path(), layout, "3");
+    let demo = start(directory.path(), PINNED, "3");
     let dir = directory.path().join("demo").display().to_string();
     served(&dir);
     let keys: Vec<_> = (0..30).map(|nth| format!("key{nth}")).collect();
@@ -439,4 +443,47 @@ pin = [[0], [1], [2]]
     let lost = replies.iter().filter(refused).count();
     let kept = replies.iter().filter(|reply| *reply == "1").count();
     assert!(lost > 0 && lost + kept == keys.len(), "{replies:?}");
+}
+
+#[test]
+fn sole_member_of_a_shard_with_a_damaged_journal_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = start(directory.path(), PINNED, "3");
+    let dir = directory.path().join("demo").display().to_string();
+    served(&dir);
+    for nth in 0..30 {
+        set(&demo.replicas[0], &format!("key{nth}"), "1");
+    }
+    let serve = demo.replicas[1].serve.clone();
+    assert_eq!(demo.interrupt(), Some(0));
+    let data = directory.path().join("demo/replica-1/data");
+    let shown = run(&[
+        "journal",
+        "inspect",
+        "--records",
+        "-o",
+        "json",
+        &data.display().to_string(),
+    ]);
+    let shown = stdout(&shown);
+    let record: Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
+    let offset = record["offset"].as_u64().unwrap() + 60;
+    let segment = record["segment"].as_u64().unwrap();
+    let path = data.join(format!("journal/{segment:020}.segment"));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], offset).unwrap();
+    let output = Command::new(&serve[0]).args(&serve[1..]).output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(7), "{text}");
+    let reason = "cannot bring back what this replica keeps of shard kept/1";
+    assert!(
+        text.contains("is damaged") && text.contains(reason),
+        "{text}"
+    );
 }

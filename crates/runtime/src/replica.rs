@@ -430,6 +430,18 @@ fn others_suffice(id: ReplicaId, descriptor: &Descriptor) -> bool {
     !voters.contains(id) || voters.is_majority(voters.set().without(id))
 }
 
+/// Names the shards that this replica keeps and whose other members are no majority.
+fn kept_by_too_few(id: ReplicaId, shards: &[Plan]) -> Option<String> {
+    let few = shards
+        .iter()
+        .filter(|plan| plan.keeps() && !plan.others_suffice(id));
+    let few: Vec<_> = few.map(|plan| &plan.about.name[..]).collect();
+    (!few.is_empty()).then(|| {
+        let names = few.join(", ");
+        format!("The other members cannot bring back what this replica keeps of shard {names}")
+    })
+}
+
 /// Finds snapshot and journal. What was durable and cannot be read is never cut off: a replica
 /// that has enough peers sets it aside and comes back as one that has forgotten, any other refuses
 /// to start.
@@ -505,14 +517,12 @@ fn open_storage(
         .then(|| "begun at an earlier start".to_owned());
     let opened = match (opened, lost) {
         (Some(opened), None) => opened,
-        (_, Some(lost))
-            if !others_suffice(config.id, descriptor)
-                || !members().all(|plan| !plan.keeps() || plan.others_suffice(config.id)) =>
-        {
-            return Err(refused(lost));
-        }
+        (_, Some(lost)) if !others_suffice(config.id, descriptor) => return Err(refused(lost)),
         (_, lost) => {
             let lost = lost.unwrap_or_default();
+            if let Some(shards) = kept_by_too_few(config.id, shards) {
+                return Err(refused(format!("{lost}. {shards}")));
+            }
             tracing::error!(
                 lost,
                 "what was durable cannot be read: it is set aside, and this replica neither votes \
