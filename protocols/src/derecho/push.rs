@@ -32,8 +32,9 @@ impl Derecho {
             return;
         }
         let mut to = ReplicaSet(live.0 & !self.sst.lagging(live).0);
+        let bytes = self.row_bytes();
         for peer in to.iter() {
-            if ctx.room(peer) < self.row_bytes() {
+            if ctx.room(peer) < bytes {
                 self.sst.lost(peer);
                 to = to.without(peer);
             }

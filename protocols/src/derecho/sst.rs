@@ -236,7 +236,10 @@ impl Table {
     pub fn new(members: usize, layout: Layout) -> Self {
         Self {
             layout,
-            rows: vec![vec![0; 2 * layout.area_words() as usize]; members],
+            // One by one, so that no page of a row is touched before there is something in it.
+            rows: (0..members)
+                .map(|_| vec![0; 2 * layout.area_words() as usize])
+                .collect(),
             view: 0,
         }
     }

@@ -41,7 +41,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Outcome<Row> {
     };
     let found = performance::run(Setup {
         entry,
-        options: scenario.options_of(&cell.protocol),
+        options: scenario.options_in(cell),
         replicas: cell.replicas,
         durability: scenario.durability,
         links: scenario.links.clone(),

@@ -17,7 +17,7 @@ use crate::{
     variant::{Variant, base},
 };
 use quintet_replica::{Durability, Entry, Level, links::Links};
-use quintet_simulator::performance::{Cards, Clocks, Fault, Hunt};
+use quintet_simulator::performance::{Cards, Clocks, Fault, Hunt, Pattern};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -204,6 +204,9 @@ pub struct Scenario {
     pub places: Vec<(String, Place)>,
     /// Options of protocols: protocol, option, value.
     pub options: Vec<(String, String, String)>,
+    /// Protocols or variants whose clients are at shards: there a workload's clients are those at
+    /// each member of each shard.
+    pub shards: Vec<(String, Pattern)>,
     /// How many replicas.
     pub replicas: usize,
     /// What an acknowledgement promises.
@@ -268,7 +271,7 @@ pub struct Cell {
 }
 
 impl Scenario {
-    /// All cells, in the order of the table.
+    /// All cells, in the order of the table; none where the shards of a protocol do not fit.
     pub fn cells(&self, quick: bool) -> Vec<Cell> {
         let mut swept = match (&self.sweep, &self.sweep_quick) {
             (Some(_), Some(values)) if quick => values.clone(),
@@ -280,6 +283,7 @@ impl Scenario {
         }
         let mut cells = Vec::new();
         for protocol in &self.protocols {
+            let pattern = self.pattern_of(protocol);
             for value in &swept {
                 let mut cell = Cell {
                     protocol: protocol.clone(),
@@ -320,10 +324,24 @@ impl Scenario {
                     }
                     None => {}
                 }
+                if let Some(pattern) = pattern {
+                    if !pattern.fits(cell.replicas) {
+                        continue;
+                    }
+                    cell.workload.clients *= pattern.memberships(cell.replicas);
+                    cell.workload.place = Place::All;
+                }
                 cells.push(cell);
             }
         }
         cells
+    }
+
+    /// How the replicas of a protocol or a variant are divided, if they are.
+    fn pattern_of(&self, protocol: &str) -> Option<Pattern> {
+        let named = Variant::parse(protocol).ok()?.named;
+        let found = self.shards.iter().find(|(of, _)| *of == named);
+        found.map(|(_, pattern)| *pattern)
     }
 
     /// What happens to replicas in a cell.
@@ -338,6 +356,14 @@ impl Scenario {
     /// there.
     pub fn entry(protocol: &str) -> Option<&'static Entry> {
         quintet_protocols::find(base(protocol)).ok()
+    }
+
+    /// The options in a cell: those of its protocol, and its shards.
+    pub fn options_in(&self, cell: &Cell) -> Vec<(String, String)> {
+        let pattern = self.pattern_of(&cell.protocol);
+        let layout = pattern.map(|pattern| ("layout".to_owned(), pattern.layout(cell.replicas)));
+        let options = self.options_of(&cell.protocol);
+        options.into_iter().chain(layout).collect()
     }
 
     /// The options of one protocol, and what a variant says beside them.

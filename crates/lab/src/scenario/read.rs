@@ -19,12 +19,12 @@ use quintet_cli::{
     suggest, toml_error,
 };
 use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level};
-use quintet_simulator::performance::{Cards, ClockStep, Clocks, Fault, FaultKind};
+use quintet_simulator::performance::{Cards, ClockStep, Clocks, Fault, FaultKind, Pattern};
 use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 67] = [
+pub const BUILT_IN: [(&str, &str); 71] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -132,6 +132,22 @@ pub const BUILT_IN: [(&str, &str); 67] = [
     (
         "derecho-raw-1mb",
         include_str!("../../../../lab/scenarios/derecho-raw-1mb.toml"),
+    ),
+    (
+        "derecho-shards",
+        include_str!("../../../../lab/scenarios/derecho-shards.toml"),
+    ),
+    (
+        "derecho-shards-10kb",
+        include_str!("../../../../lab/scenarios/derecho-shards-10kb.toml"),
+    ),
+    (
+        "derecho-shards-10kb-second",
+        include_str!("../../../../lab/scenarios/derecho-shards-10kb-second.toml"),
+    ),
+    (
+        "derecho-shards-second",
+        include_str!("../../../../lab/scenarios/derecho-shards-second.toml"),
     ),
     (
         "derecho-slow-10kb",
@@ -476,6 +492,8 @@ struct Text {
     protocols: Vec<String>,
     #[serde(default)]
     options: BTreeMap<String, BTreeMap<String, toml::Value>>,
+    #[serde(default)]
+    shards: BTreeMap<String, String>,
     replicas: usize,
     durability: String,
     #[serde(default = "transport")]
@@ -627,6 +645,15 @@ fn check(text: Text) -> Result<Scenario, String> {
         let own = given.into_iter();
         options.extend(own.map(|(name, value)| (protocol.clone(), name, value)));
     }
+    let mut shards = Vec::new();
+    for (protocol, pattern) in text.shards {
+        let pattern = shards_of(&protocol, &pattern).map_err(|why| format!("shards: {why}"))?;
+        shards.push((protocol, pattern));
+    }
+    if !shards.is_empty() && (text.backends.contains(&Backend::Processes) || !text.fault.is_empty())
+    {
+        return Err("shards: simulated only, and without faults".to_owned());
+    }
     if text.workload.batch > 0 && text.backends.contains(&Backend::Processes) {
         return Err(
             "workload: batch: real replicas always batch; backends = ['simulated']".to_owned(),
@@ -756,6 +783,7 @@ fn check(text: Text) -> Result<Scenario, String> {
         protocols: text.protocols,
         places,
         options,
+        shards,
         replicas: text.replicas,
         durability,
         transport: text.transport,
@@ -778,6 +806,26 @@ fn check(text: Text) -> Result<Scenario, String> {
         plots: plots.collect(),
         published: text.published,
     })
+}
+
+/// Reads `disjoint N` or `overlapping N`.
+fn shards_of(protocol: &str, text: &str) -> Result<Pattern, String> {
+    let entry = quintet_protocols::find(base(protocol)).map_err(|error| error.to_string())?;
+    let words = text.split_once(' ');
+    let size = words.and_then(|(_, size)| size.parse().ok());
+    let size = size.filter(|size| (1..=128).contains(size));
+    let (Some((kind @ ("disjoint" | "overlapping"), _)), Some(size)) = (words, size) else {
+        return Err(format!(
+            "'{text}' is neither 'disjoint N' nor 'overlapping N', with N members in each"
+        ));
+    };
+    let pattern = Pattern {
+        size,
+        overlapping: kind == "overlapping",
+    };
+    let layout = ("layout".to_owned(), pattern.layout(size));
+    (entry.check)(&[layout]).map_err(|error| error.to_string())?;
+    Ok(pattern)
 }
 
 type Places = Vec<(String, Place)>;
@@ -997,6 +1045,34 @@ mod tests {
         };
         assert_eq!(clients(false), [1, 8]);
         assert_eq!(clients(true), [8]);
+    }
+
+    #[test]
+    fn shards_make_cells_where_they_fit_and_clients_at_each_member() {
+        let text = GOOD.replace("['multipaxos']", "['derecho', 'derecho/three']");
+        let text = text.replace("'disk'", "'memory'").replace(
+            "[workload]",
+            "[shards]\nderecho = 'disjoint 2'\n'derecho/three' = 'overlapping 3'\n[workload]",
+        );
+        let text = format!("{text}[sweep]\nparameter = 'replicas'\nvalues = [2, 3, 4, 6]\n");
+        let scenario = parse(&text, "f").unwrap();
+        let cells = scenario.cells(false);
+        let seen = |cell: &Cell| (cell.replicas, cell.workload.clients);
+        let seen: Vec<_> = cells.iter().map(seen).collect();
+        assert_eq!(seen, [(2, 16), (4, 32), (6, 48), (3, 72), (6, 144)]);
+        assert!(cells.iter().all(|cell| cell.workload.place == Place::All));
+        let options = scenario.options_in(&cells[1]);
+        let layout = "s0 groups=1-2 pin=0,1|2,3 members=2 durability=memory";
+        assert_eq!(options, [("layout".to_owned(), layout.to_owned())]);
+        for (from, to, expected) in [
+            ("disjoint 2", "two", "f:9: shards: 'two' is neither"),
+            ("disjoint 2", "disjoint 0", "neither 'disjoint N'"),
+            ("'derecho/three'", "multipaxos", "shards: "),
+            ("['simulated']", "['processes']", "shards: simulated only"),
+        ] {
+            let error = parse(&text.replace(from, to), "f").unwrap_err();
+            assert!(error.to_string().contains(expected), "{to}: {error}");
+        }
     }
 
     #[test]

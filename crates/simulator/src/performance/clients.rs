@@ -11,12 +11,14 @@ use super::{
     replica::{Item, Request},
     world::{Event, World, mixed},
 };
-use quintet_replica::links::exponential;
+use quintet_replica::{Layout, ReplicaId, links::exponential};
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug, Default)]
 struct Client {
     replica: usize,
+    /// The group there, by its place among the replica's parts.
+    part: usize,
     /// The request in progress and when it was due.
     under_way: Option<(u64, u64)>,
     number: u64,
@@ -42,11 +44,26 @@ const APART: u64 = 7_000;
 const BACKLOG_MAX: usize = 1 << 20;
 
 impl Clients {
-    pub fn new(setup: &Setup) -> Self {
+    /// Clients take turns at the replicas of the load, or at each shard's members among those.
+    pub fn new(setup: &Setup, layout: &Layout) -> Self {
         let at = &setup.load.at;
-        let client = |index: usize| Client {
-            replica: at.get(index % at.len().max(1)).copied().unwrap_or(0).into(),
-            ..Client::default()
+        let shards = layout.shards().iter().zip(1..);
+        let in_shards = shards.flat_map(|(shard, part)| {
+            let here = |id: &&u16| shard.nodes.contains(ReplicaId(**id));
+            at.iter().filter(here).map(move |id| (*id, part))
+        });
+        let homes: Vec<(u16, usize)> = match layout.is_empty() {
+            true => at.iter().map(|id| (*id, 0)).collect(),
+            false => in_shards.collect(),
+        };
+        let client = |index: usize| {
+            let home = homes.get(index % homes.len().max(1));
+            let (replica, part) = home.copied().unwrap_or_default();
+            Client {
+                replica: replica.into(),
+                part,
+                ..Client::default()
+            }
         };
         Self {
             all: (0..setup.load.clients).map(client).collect(),
@@ -156,8 +173,9 @@ impl World {
 
     pub fn on_request(&mut self, client: usize, number: u64) {
         let read = self.draw() % 1_000 < self.setup.load.reads;
-        let replica = self.clients.all[client].replica;
+        let Client { replica, part, .. } = self.clients.all[client];
         let request = Request {
+            part,
             client,
             number,
             read,
@@ -234,8 +252,12 @@ impl World {
         let replicas = self.setup.replicas;
         let here = self.clients.all[index].replica;
         if here < replicas {
-            let alive =
-                |offset: &usize| self.replicas[(here + offset) % replicas].program.is_some();
+            let part = self.clients.all[index].part;
+            let alive = |offset: &usize| {
+                let id = (here + offset) % replicas;
+                let serves = &self.replicas[id].parts[part].nodes;
+                self.replicas[id].is_up() && serves.contains(ReplicaId(id as u16))
+            };
             let Some(offset) = (0..replicas).find(alive) else {
                 return;
             };

@@ -1,5 +1,5 @@
-//! One replica's disk in the performance model: a journal with group commit, and the newest
-//! snapshot.
+//! One group on a replica's disk in the performance model: a journal with group commit, and the
+//! newest snapshot.
 //!
 //! ```text
 //!   write ──► waiting ──begin──► syncing ──done──► kept        a crash loses what is not kept
@@ -18,18 +18,15 @@ pub(super) struct Journal {
     waiting: VecDeque<(PersistId, Write)>,
     waiting_bytes: usize,
     syncing: Option<PersistId>,
-    /// A synchronisation was asked for or is in progress.
-    pub busy: bool,
     snapshots: VecDeque<(SnapshotInfo, Bytes)>,
     writing: Option<(Executed, bool, Vec<u8>)>,
 }
 
 impl Journal {
-    /// Takes a write; true when somebody must begin to synchronise.
-    pub fn write(&mut self, id: PersistId, write: Write) -> bool {
+    /// Takes a write.
+    pub fn write(&mut self, id: PersistId, write: Write) {
         self.waiting_bytes += write.bytes();
         self.waiting.push_back((id, write));
-        !std::mem::replace(&mut self.busy, true)
     }
 
     /// A synchronisation of all that waits begins; gives how many bytes that is.
@@ -48,8 +45,7 @@ impl Journal {
                 None => {}
             }
         }
-        self.busy = !self.waiting.is_empty();
-        (upto, self.busy)
+        (upto, !self.waiting.is_empty())
     }
 
     pub fn trim(&mut self, below: Slot) {
@@ -118,7 +114,6 @@ impl Journal {
         self.waiting.clear();
         self.waiting_bytes = 0;
         self.syncing = None;
-        self.busy = false;
         self.writing = None;
         if durability == Durability::Memory {
             self.records.clear();

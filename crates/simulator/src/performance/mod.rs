@@ -19,6 +19,8 @@ mod card;
 mod clients;
 mod cores;
 mod journal;
+mod part;
+mod pattern;
 mod profile;
 mod proxy;
 mod replica;
@@ -26,6 +28,7 @@ mod service;
 mod world;
 
 pub use card::Cards;
+pub use pattern::Pattern;
 pub use profile::{Costs, Placement, Profile};
 
 use quintet_replica::{
@@ -168,7 +171,7 @@ pub struct Slowed {
 pub struct Setup {
     /// The protocol.
     pub entry: &'static Entry,
-    /// Its options.
+    /// Its options. If they add groups, clients are at those.
     pub options: Vec<(String, String)>,
     /// How many replicas.
     pub replicas: usize,
@@ -456,6 +459,43 @@ mod tests {
             large[1] * small[0] > large[0] * small[1],
             "{large:?} {small:?}"
         );
+    }
+
+    /// Requests of that many bytes that shards of two among n members answer.
+    fn in_shards(members: usize, overlapping: bool, value_size: usize) -> usize {
+        let pattern = Pattern {
+            size: 2,
+            overlapping,
+        };
+        let mut shards = setup(8 * pattern.memberships(members));
+        shards.entry = quintet_protocols::find("derecho").unwrap();
+        shards.options = vec![("layout".to_owned(), pattern.layout(members))];
+        shards.replicas = members;
+        shards.durability = Durability::Memory;
+        shards.profile.placement = Placement::Own;
+        shards.links.egress = 1_000_000_000;
+        shards.cards.ingress = 1_000_000_000;
+        shards.load.value_size = value_size;
+        shards.load.batch = 1;
+        shards.load.at = (0..members as u16).collect();
+        let found = run(shards);
+        assert_eq!((found.broken.as_ref(), found.failed), (None, 0));
+        let at = |id| found.answered_at.iter().filter(|at| **at == id).count();
+        let counts: Vec<usize> = (0..members as u16).map(at).collect();
+        let even = counts.iter().max() <= counts.iter().min().map(|least| least * 11 / 10).as_ref();
+        assert!(even, "{counts:?}");
+        found.answered.len()
+    }
+
+    #[test]
+    fn shards_of_one_size_carry_in_proportion_to_all_members() {
+        // Of four members each has two peers where shards overlap, of two only one.
+        for (overlapping, members) in [(false, [2, 4]), (true, [4, 8])] {
+            for value_size in [64, 64 << 10] {
+                let [one, two] = members.map(|members| in_shards(members, overlapping, value_size));
+                assert!(one > 50 && two * 100 >= one * 2 * 95, "{one} and {two}");
+            }
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use quintet_replica::{
     Client, ClientFrame, Effect, EpochNumber, FrontendId, GroupId, Input, Node, Output, Peer,
-    Recipients, Wake, World as Outside, client_frame, read_client_frame,
+    Recipients, RecoveredBytes, Wake, World as Outside, client_frame, read_client_frame,
 };
 
 /// See the module.
@@ -66,6 +66,36 @@ impl Program {
                 outputs.extend(effects.into_iter().filter_map(output));
                 done
             }
+        }
+    }
+
+    /// Begins with the contents of the disk.
+    ///
+    /// # Errors
+    /// When they are malformed.
+    pub fn start(
+        &mut self,
+        recovered: RecoveredBytes,
+        world: &dyn Outside,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), String> {
+        match self {
+            Self::Replica(node) => {
+                (node.start(recovered, world, outputs)).map_err(|error| error.to_string())
+            }
+            Self::Proxy(..) => Ok(()),
+        }
+    }
+
+    /// Effects of the protocol in this group that another group's input has had.
+    pub fn carry_out_foreign(
+        &mut self,
+        effects: Vec<Effect>,
+        world: &dyn Outside,
+        outputs: &mut Vec<Output>,
+    ) {
+        if let Self::Replica(node) = self {
+            node.carry_out_foreign(effects.into_iter(), world, outputs);
         }
     }
 

@@ -13,17 +13,19 @@
 use super::{
     cores::Task,
     journal::Journal,
+    part::{self, Part},
     proxy::Program,
     service::{Done, Service, payload},
     world::{Event, World, kib},
 };
-use crate::timers::{Popped, Timers};
+use crate::timers::Popped;
 use quintet_replica::{
     BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Deadline, Durability,
     Epoch, EpochNumber, Executed, ExecutorLimits, FULL_BATCHES_MAX, FrontendId, FrontendSetup,
-    GroupId, Incarnation, Input, Lane, Level, Link, Node, NodeSetup, Outcome, Output, Peer,
+    GroupId, Incarnation, Input, Lane, Layout, Level, Link, Node, NodeSetup, Outcome, Output, Peer,
     PersistId, Recipients, ReplicaId, RequestKind, RequestStatus, Results, SNAPSHOT_BYTES_MIN,
-    SessionId, SnapshotInfo, Submission, Time, TimerKey, Wake, World as Outside, Write, put_frame,
+    SessionId, SnapshotInfo, Submission, Time, TimerKey, World as Outside, Write, frame_group,
+    put_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,21 +33,22 @@ use std::{
     time::Duration,
 };
 
-/// What waits for a replica.
+/// An input that waits, with its part.
 #[derive(Debug)]
 pub(super) enum Item {
     Frame(Peer, Time, Bytes),
     Link(Peer, Link),
-    Timer(TimerKey),
-    Persisted(PersistId),
-    SnapshotWritten(u64),
-    SnapshotSaved(SnapshotInfo),
+    Timer(usize, TimerKey),
+    Persisted(usize, PersistId),
+    SnapshotWritten(usize, u64),
+    SnapshotSaved(usize, SnapshotInfo),
     Request(Request),
 }
 
 /// A client's request as its replica sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
+    pub part: usize,
     pub client: usize,
     pub number: u64,
     pub read: bool,
@@ -56,7 +59,7 @@ pub(super) struct Request {
 #[derive(Debug)]
 enum Effect {
     Send(usize, Lane, Bytes),
-    Journal(PersistId, Write),
+    Journal(usize, PersistId, Write),
     Reply(usize, u64, bool),
 }
 
@@ -77,7 +80,7 @@ enum State {
 
 /// Requests of one kind, and how many batches of them are in flight.
 #[derive(Debug, Default)]
-struct Pending {
+pub(super) struct Pending {
     requests: Vec<Request>,
     in_flight: u64,
     shortest: Option<u64>,
@@ -85,6 +88,7 @@ struct Pending {
 
 #[derive(Debug)]
 struct Open {
+    part: usize,
     level: Level,
     /// `None` for what opens a session.
     requests: Vec<Option<Request>>,
@@ -94,10 +98,12 @@ struct Open {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Replica {
-    pub program: Option<Program>,
+    /// Its groups.
+    pub parts: Vec<Part>,
     pub boot: u32,
     pub incarnation: u64,
-    pub journal: Journal,
+    /// A synchronisation was asked for or is in progress.
+    pub syncing: bool,
     pub sync_bytes: usize,
     pub idle_at: u64,
     /// That moment came in the middle of a turn.
@@ -109,10 +115,8 @@ pub(super) struct Replica {
     /// When it last had a core.
     worked_at: u64,
     inbox: VecDeque<Item>,
-    timers: Timers,
+    turns: u64,
     effects: Vec<Effect>,
-    ordered: Pending,
-    reads: Pending,
     open: BTreeMap<u64, Open>,
     batches: u64,
     owner: u64,
@@ -134,11 +138,11 @@ const SNAPSHOT_WRITE: u64 = 50_000;
 const FRONTENDS: u64 = 1_000;
 
 /// What a handler of one replica may look at.
-struct View<'a> {
-    now: Time,
-    clock: ClockReading,
-    room: usize,
-    journal: &'a Journal,
+pub(super) struct View<'a> {
+    pub now: Time,
+    pub clock: ClockReading,
+    pub room: usize,
+    pub journal: &'a Journal,
 }
 
 impl Outside for View<'_> {
@@ -181,25 +185,27 @@ impl Pending {
 }
 
 impl Replica {
+    /// One that is not started, with these groups besides the first.
+    pub fn new(layout: &Layout) -> Self {
+        Self {
+            parts: Part::all(layout),
+            ..Self::default()
+        }
+    }
+
     /// Whether it is in the middle of a turn.
     pub fn is_running(&self) -> bool {
         self.state == State::Running
     }
 
-    fn call<R>(
-        &mut self,
-        (now, clock, room): (u64, ClockReading, usize),
-        call: impl FnOnce(&mut Program, &dyn Outside, &mut Vec<Output>) -> R,
-    ) -> Option<(R, Vec<Output>)> {
-        let view = View {
-            now: Time(now),
-            clock,
-            room,
-            journal: &self.journal,
-        };
-        let mut outputs = Vec::new();
-        let result = call(self.program.as_mut()?, &view, &mut outputs);
-        Some((result, outputs))
+    /// The program of its first group.
+    pub fn program(&self) -> Option<&Program> {
+        self.parts.first()?.program.as_ref()
+    }
+
+    /// Whether its process is there.
+    pub fn is_up(&self) -> bool {
+        self.program().is_some()
     }
 }
 
@@ -208,7 +214,7 @@ impl World {
     pub fn led_by(&self, index: usize) -> Option<u64> {
         let replica = &self.replicas[index];
         let view = self.view(index);
-        let status = replica.program.as_ref()?.node()?.status(&view).protocol;
+        let status = replica.program()?.node()?.status(&view).protocol;
         (status.leader == Some(ReplicaId(index as u16))).then_some(status.view)
     }
 
@@ -217,16 +223,13 @@ impl World {
             now: Time(self.now),
             clock: self.clock(index),
             room: self.room(),
-            journal: &self.replicas[index].journal,
+            journal: &self.replicas[index].parts[0].journal,
         }
     }
 
     /// What a replica shows of itself.
     pub fn details_of(&self, index: usize) -> Vec<(String, String)> {
-        let node = self.replicas[index]
-            .program
-            .as_ref()
-            .and_then(Program::node);
+        let node = self.replicas[index].program().and_then(Program::node);
         let details = node.map(|node| node.status(&self.view(index)).protocol.details);
         let text = |(name, value): (&str, String)| (name.to_owned(), value);
         let overtaken = self.replicas[index].done.overtaken() * 100.0;
@@ -241,7 +244,7 @@ impl World {
 
     /// How what a machine's frontend submitted was committed.
     pub fn paths_of(&self, index: usize) -> Vec<(&'static str, u64)> {
-        let program = self.replicas[index].program.as_ref();
+        let program = self.replicas[index].program();
         program.map_or_else(Vec::new, |program| program.paths(&self.view(index)))
     }
 
@@ -286,39 +289,63 @@ impl World {
                 options: (),
             };
             match (self.setup.entry.client)(setup, seed) {
-                Ok(client) => replica.program = Some(Program::Proxy(frontend, client)),
+                Ok(client) => replica.parts[0].program = Some(Program::Proxy(frontend, client)),
                 Err(error) => self.breaks(index, &error.to_string()),
             }
             return;
         }
-        let setup = NodeSetup {
+        let setup = |group, durability| NodeSetup {
             id: ReplicaId(index as u16),
             incarnation: Incarnation(replica.incarnation),
             boot: Boot(replica.boot.into()),
-            group: GroupId(0),
-            epoch,
+            group,
+            epoch: epoch.clone(),
             durability,
             seed,
             frontend,
             snapshot_bytes_min: SNAPSHOT_BYTES_MIN,
             limits: ExecutorLimits::default(),
         };
-        let machine = Box::new(Service::new(Arc::clone(&replica.done)));
-        let recovered = replica.journal.recovered(first_boot, durability);
-        let mut node = match Node::new(setup, self.setup.entry, machine) {
-            Ok(node) => node,
-            Err(error) => return self.breaks(index, &error.to_string()),
-        };
-        let mut outputs = Vec::new();
-        let begun = node.start(recovered, &self.view(index), &mut outputs);
-        self.replicas[index].program = Some(Program::Replica(Box::new(node)));
-        match begun {
-            Ok(()) => {
-                let _ = self.take_outputs(index, outputs);
-                self.flush(index, self.replicas[index].boot);
-                self.want(index);
+        let shards = self.layout.groups().into_iter();
+        let groups = [(GroupId(0), durability)].into_iter().chain(shards);
+        let mut nodes = Vec::with_capacity(replica.parts.len());
+        for (group, durability) in groups {
+            let machine = Box::new(Service::new(Arc::clone(&replica.done)));
+            let setup = setup(group, durability);
+            nodes.push(match group {
+                GroupId(0) => Node::new(setup, self.setup.entry, machine),
+                _ => Node::sharing(setup, self.setup.entry, machine),
+            });
+        }
+        for (part, node) in nodes.into_iter().enumerate() {
+            match node {
+                Ok(node) => {
+                    let program = Program::Replica(Box::new(node));
+                    self.replicas[index].parts[part].program = Some(program);
+                }
+                Err(error) => return self.breaks(index, &error.to_string()),
             }
-            Err(error) => self.breaks(index, &error.to_string()),
+        }
+        for part in 0..self.replicas[index].parts.len() {
+            let durability = self.durability(part);
+            let journal = &self.replicas[index].parts[part].journal;
+            let recovered = journal.recovered(first_boot, durability);
+            let start = |program: &mut Program, view: &dyn Outside, out: &mut Vec<Output>| {
+                program.start(recovered, view, out)
+            };
+            if let Some(Err(error)) = self.call(index, part, start) {
+                return self.breaks(index, &error);
+            }
+        }
+        self.flush(index, self.replicas[index].boot);
+        self.want(index);
+    }
+
+    /// The durability of a part's group.
+    fn durability(&self, part: usize) -> Durability {
+        match part.checked_sub(1) {
+            None => self.setup.durability,
+            Some(shard) => self.layout.subgroup(shard).durability,
         }
     }
 
@@ -329,21 +356,20 @@ impl World {
 
     /// The process dies.
     pub fn crash(&mut self, index: usize) {
-        let durability = self.setup.durability;
+        for part in 0..self.replicas[index].parts.len() {
+            let durability = self.durability(part);
+            self.replicas[index].parts[part].crash(durability);
+        }
         let replica = &mut self.replicas[index];
-        replica.program = None;
+        replica.syncing = false;
         replica.inbox.clear();
-        replica.timers.clear();
         replica.effects.clear();
-        replica.ordered = Pending::default();
-        replica.reads = Pending::default();
         replica.open.clear();
-        replica.journal.crash(durability);
     }
 
     /// Something waits for the replica.
     pub fn give(&mut self, index: usize, item: Item) {
-        if self.replicas[index].program.is_some() {
+        if self.replicas[index].is_up() {
             self.replicas[index].inbox.push_back(item);
             self.want(index);
         }
@@ -356,7 +382,7 @@ impl World {
         let profile = &self.setup.profile;
         let (now, spin, wake) = (self.now, profile.spin, profile.wake);
         let replica = &mut self.replicas[index];
-        if replica.state != State::Idle || replica.paused || replica.program.is_none() {
+        if replica.state != State::Idle || replica.paused || !replica.is_up() {
             return;
         }
         replica.state = State::Waiting;
@@ -373,7 +399,8 @@ impl World {
         let costs = self.setup.profile.costs;
         self.replicas[index].state = State::Running;
         let slept = std::mem::take(&mut self.replicas[index].slept.replica);
-        let mut cost = costs.turn + self.cost_of_sleep(slept);
+        let mut cost = self.cost_of_sleep(slept);
+        self.replicas[index].turns += 1;
         for _ in 0..self.replicas[index].inbox.len() {
             let Some(item) = self.replicas[index].inbox.pop_front() else {
                 break;
@@ -392,21 +419,15 @@ impl World {
             };
             self.on_item(index, item);
         }
-        let mut wake = Wake::Sleep;
         for _ in 0..ROUNDS_MAX {
             let submitted = self.submit(index);
-            cost += costs.batch * submitted;
-            let moment = self.moment(index);
-            let idle = self.replicas[index].call(moment, Program::on_idle);
-            let Some((next, outputs)) = idle else { break };
-            wake = next;
-            let finished = self.take_outputs(index, outputs);
-            cost += costs.batch * finished;
+            let (turns, finished) = self.idle(index);
+            cost += costs.turn * turns + costs.batch * (submitted + finished);
             if submitted == 0 && finished == 0 {
                 break;
             }
         }
-        self.sleep_until(index, wake);
+        self.sleep(index);
         cost += self.cost_of_execution(index);
         let work = self.slowed(index, cost);
         let flush = Event::Flush {
@@ -418,6 +439,28 @@ impl World {
         let effects = self.replicas[index].effects.iter();
         let flushed = effects.map(|effect| self.cost_of(effect, &mut peers)).sum();
         work + self.slowed(index, flushed)
+    }
+
+    /// Lets the nodes work that have work; gives how many of them for the first time in this turn, and
+    /// the number of finished batches.
+    fn idle(&mut self, index: usize) -> (u64, u64) {
+        let (mut first, mut finished) = (0, 0);
+        for part in 0..self.replicas[index].parts.len() {
+            let (now, turns) = (self.now, self.replicas[index].turns);
+            let of = &mut self.replicas[index].parts[part];
+            if part > 0 && !of.is_due(now) {
+                continue;
+            }
+            first += u64::from(std::mem::replace(&mut of.turn, turns) != turns);
+            let moment = self.moment(index);
+            let parts = &mut self.replicas[index].parts;
+            if let Some((wake, outputs)) = part::call(parts, part, moment, Program::on_idle) {
+                parts[part].sleeps(wake, now);
+                finished += self.take_outputs(index, part, outputs);
+                finished += self.carry_out_foreign(index);
+            }
+        }
+        (first, finished)
     }
 
     /// What it costs that whoever begins now was asleep.
@@ -489,8 +532,9 @@ impl World {
             at += self.slowed(index, cost);
             match effect {
                 Effect::Send(to, lane, frame) => self.transmit(at, (index, to), lane, frame),
-                Effect::Journal(id, write) => {
-                    if self.replicas[index].journal.write(id, write) {
+                Effect::Journal(part, id, write) => {
+                    self.replicas[index].parts[part].journal.write(id, write);
+                    if !std::mem::replace(&mut self.replicas[index].syncing, true) {
                         self.wake_journal(index);
                     }
                 }
@@ -521,48 +565,101 @@ impl World {
     }
 
     fn on_item(&mut self, index: usize, item: Item) {
-        let input = match item {
-            Item::Frame(from, arrived, frame) => Input::Frame {
-                from,
-                arrived,
-                frame,
-            },
-            Item::Link(peer, link) => Input::Link(peer, link),
-            Item::Timer(key) => {
-                if !self.replicas[index].timers.take_fired(key) {
+        let (part, input) = match item {
+            Item::Frame(from, arrived, frame) => {
+                let group = frame_group(&frame);
+                let parts = &self.replicas[index].parts;
+                let part = parts.iter().position(|part| Some(part.group) == group);
+                let input = Input::Frame {
+                    from,
+                    arrived,
+                    frame,
+                };
+                (part.unwrap_or(0), input)
+            }
+            Item::Link(peer, link) => return self.on_link(index, peer, link),
+            Item::Timer(part, key) => {
+                if !self.replicas[index].parts[part].timers.take_fired(key) {
                     return;
                 }
-                Input::Timer(key)
+                (part, Input::Timer(key))
             }
-            Item::Persisted(id) => Input::Persisted(id),
-            Item::SnapshotWritten(bytes) => Input::SnapshotWritten(bytes),
-            Item::SnapshotSaved(info) => Input::SnapshotSaved(info),
+            Item::Persisted(part, id) => (part, Input::Persisted(id)),
+            Item::SnapshotWritten(part, bytes) => (part, Input::SnapshotWritten(bytes)),
+            Item::SnapshotSaved(part, info) => (part, Input::SnapshotSaved(info)),
             Item::Request(request) => {
                 let level = self.setup.load.level;
-                let replica = &mut self.replicas[index];
+                let part = &mut self.replicas[index].parts[request.part];
                 let pending = if request.read && level != Level::Ordered {
-                    &mut replica.reads
+                    &mut part.reads
                 } else {
-                    &mut replica.ordered
+                    &mut part.ordered
                 };
                 pending.requests.push(request);
                 return;
             }
         };
-        self.input(index, input);
+        self.input(index, part, input);
     }
 
-    fn input(&mut self, index: usize, input: Input) {
-        let moment = self.moment(index);
-        let called = self.replicas[index].call(moment, |program, view, outputs| {
-            program.on_input(input, view, outputs)
-        });
-        match called {
-            Some((Ok(()), outputs)) => {
-                let _ = self.take_outputs(index, outputs);
+    /// A link has changed, for all groups that both may be members of.
+    fn on_link(&mut self, index: usize, peer: Peer, link: Link) {
+        for part in 0..self.replicas[index].parts.len() {
+            let of = &self.replicas[index].parts[part];
+            let concerned = match peer {
+                Peer::Replica(id) => of.links(ReplicaId(index as u16), id),
+                Peer::Frontend(_) => part == 0,
+            };
+            if part == 0 || concerned {
+                self.input(index, part, Input::Link(peer, link));
             }
-            Some((Err(error), _)) => self.breaks(index, &error),
-            None => {}
+        }
+    }
+
+    fn input(&mut self, index: usize, part: usize, input: Input) {
+        let give = |program: &mut Program, view: &dyn Outside, outputs: &mut Vec<Output>| {
+            program.on_input(input, view, outputs)
+        };
+        if let Some(Err(error)) = self.call(index, part, give) {
+            self.breaks(index, &error);
+        }
+    }
+
+    /// Calls a part and carries out its effects, in its own group and in others.
+    fn call<R>(
+        &mut self,
+        index: usize,
+        part: usize,
+        call: impl FnOnce(&mut Program, &dyn Outside, &mut Vec<Output>) -> R,
+    ) -> Option<R> {
+        let moment = self.moment(index);
+        let parts = &mut self.replicas[index].parts;
+        let (result, outputs) = part::call(parts, part, moment, call)?;
+        parts[part].is_awake = true;
+        let _ = self.take_outputs(index, part, outputs);
+        let _ = self.carry_out_foreign(index);
+        Some(result)
+    }
+
+    /// Carries out the last call's effects in other groups; gives the number of finished batches.
+    fn carry_out_foreign(&mut self, index: usize) -> u64 {
+        let (moment, mut finished) = (self.moment(index), 0);
+        loop {
+            let parts = &mut self.replicas[index].parts;
+            let foreign = part::take_foreign(parts);
+            if foreign.is_empty() {
+                return finished;
+            }
+            for (part, effects) in foreign {
+                let parts = &mut self.replicas[index].parts;
+                parts[part].is_awake = true;
+                let carried = part::call(parts, part, moment, |program, view, outputs| {
+                    program.carry_out_foreign(effects, view, outputs);
+                });
+                if let Some(((), outputs)) = carried {
+                    finished += self.take_outputs(index, part, outputs);
+                }
+            }
         }
     }
 
@@ -570,16 +667,18 @@ impl World {
     fn submit(&mut self, index: usize) -> u64 {
         let mut submitted = 0;
         let reads = self.setup.load.level;
-        for level in [Level::Ordered, reads] {
-            while self.submit_one(index, level) {
-                submitted += 1;
+        for part in 0..self.replicas[index].parts.len() {
+            for level in [Level::Ordered, reads] {
+                while self.submit_one(index, part, level) {
+                    submitted += 1;
+                }
             }
         }
         submitted
     }
 
     /// Makes one batch of what clients want, if they want something that may go now.
-    fn submit_one(&mut self, index: usize, level: Level) -> bool {
+    fn submit_one(&mut self, index: usize, part: usize, level: Level) -> bool {
         let (now, value_size) = (self.now, self.setup.load.value_size);
         let clock = self.clock(index).now;
         let together = self.setup.load.batch;
@@ -592,12 +691,14 @@ impl World {
         let by_bytes = (self.setup.load.batch_bytes / value.max(1)).max(1);
         let full = by_bytes.min(self.setup.load.batch_requests).max(1);
         let replica = &mut self.replicas[index];
-        let Some(frontend) = replica.program.as_ref().map(Program::frontend) else {
+        let Some(frontend) = replica.program().map(Program::frontend) else {
             return false;
         };
+        let of = &mut replica.parts[part];
+        let group = of.group;
         let pending = match level {
-            Level::Ordered => &mut replica.ordered,
-            _ => &mut replica.reads,
+            Level::Ordered => &mut of.ordered,
+            _ => &mut of.reads,
         };
         // Without batching nothing waits for company.
         let requests: Vec<_> = match together {
@@ -618,7 +719,7 @@ impl World {
         };
         pending.in_flight += 1;
         replica.batches += 1;
-        let mut batch = BatchBuilder::new();
+        let mut batch = BatchBuilder::of(group);
         let mut entries = Vec::with_capacity(requests.len());
         for request in requests {
             let bytes = payload(request.read, request.key, value_size, clock);
@@ -650,6 +751,7 @@ impl World {
         }
         let id = BatchId(replica.batches);
         let open = Open {
+            part,
             level,
             requests: entries,
             submitted: now,
@@ -661,13 +763,14 @@ impl World {
             batch: batch.finish(frontend, id, level),
             deadline: Time(now) + PATIENCE,
         };
-        self.input(index, Input::Submit(submission));
+        self.input(index, part, Input::Submit(submission));
         true
     }
 
     /// Keeps what a node asked for until the turn ends; gives how many batches are finished.
-    fn take_outputs(&mut self, index: usize, outputs: Vec<Output>) -> u64 {
+    fn take_outputs(&mut self, index: usize, part: usize, outputs: Vec<Output>) -> u64 {
         let mut finished = 0;
+        let group = self.replicas[index].parts[part].group;
         for output in outputs {
             match output {
                 Output::Send {
@@ -689,49 +792,52 @@ impl World {
                 } => {
                     let to = (frontend.0 % FRONTENDS) as usize - 1;
                     // One of an earlier run of the process is gone.
-                    let current = self.replicas[to].program.as_ref().map(Program::frontend);
+                    let current = self.replicas[to].program().map(Program::frontend);
                     if to != index && current == Some(frontend) {
                         let send = Effect::Send(to, lane, frame.into_bytes());
                         self.replicas[index].effects.push(send);
                     }
                 }
                 Output::Put { to, ranges } => {
-                    let frame = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
+                    let frame = put_frame(group, EpochNumber(1), ranges).into_bytes();
                     for to in to.iter() {
                         let send = Effect::Send(to.index(), Lane::Control, frame.clone());
                         self.replicas[index].effects.push(send);
                     }
                 }
                 Output::Journal { id, write } => {
-                    let effect = Effect::Journal(id, write);
+                    let effect = Effect::Journal(part, id, write);
                     self.replicas[index].effects.push(effect);
                 }
-                Output::Trim { below } => self.replicas[index].journal.trim(below),
-                Output::SetTimer { key, at } => self.set_timer(index, key, at),
-                Output::CancelTimer { key } => self.replicas[index].timers.cancel(key),
+                Output::Trim { below } => self.journal(index, part).trim(below),
+                Output::SetTimer { key, at } => self.set_timer(index, part, key, at),
+                Output::CancelTimer { key } => {
+                    self.replicas[index].parts[part].timers.cancel(key);
+                }
                 Output::SnapshotBegin { id, fetched, .. } => {
-                    self.replicas[index].journal.snapshot_begin(id, fetched);
+                    self.journal(index, part).snapshot_begin(id, fetched);
                 }
                 Output::SnapshotAppend(bytes) => {
-                    let replica = &mut self.replicas[index];
                     let written = Event::SnapshotWritten {
                         replica: index,
-                        boot: replica.boot,
-                        bytes: replica.journal.snapshot_append(&bytes),
+                        part,
+                        boot: self.replicas[index].boot,
+                        bytes: self.journal(index, part).snapshot_append(&bytes),
                     };
                     self.queue.push(self.now + SNAPSHOT_WRITE, written);
                 }
                 Output::SnapshotTruncate(length) => {
-                    self.replicas[index].journal.snapshot_truncate(length);
+                    self.journal(index, part).snapshot_truncate(length);
                 }
                 Output::SnapshotFinish => {
                     let saved = Event::SnapshotSaved {
                         replica: index,
+                        part,
                         boot: self.replicas[index].boot,
                     };
                     self.queue.push(self.now + SNAPSHOT_WRITE, saved);
                 }
-                Output::SnapshotAbandon => self.replicas[index].journal.snapshot_abandon(),
+                Output::SnapshotAbandon => self.journal(index, part).snapshot_abandon(),
                 Output::Done { batch, outcome } => {
                     finished += 1;
                     self.on_done(index, batch, outcome);
@@ -749,15 +855,20 @@ impl World {
         finished
     }
 
+    fn journal(&mut self, index: usize, part: usize) -> &mut Journal {
+        &mut self.replicas[index].parts[part].journal
+    }
+
     fn on_done(&mut self, index: usize, batch: BatchId, outcome: Outcome) {
         let now = self.now;
         let replica = &mut self.replicas[index];
         let Some(open) = replica.open.remove(&batch.0) else {
             return;
         };
+        let part = &mut replica.parts[open.part];
         let pending = match open.level {
-            Level::Ordered => &mut replica.ordered,
-            _ => &mut replica.reads,
+            Level::Ordered => &mut part.ordered,
+            _ => &mut part.reads,
         };
         pending.in_flight -= 1;
         let took = now - open.submitted;
@@ -782,7 +893,7 @@ impl World {
         }
     }
 
-    fn set_timer(&mut self, index: usize, key: TimerKey, deadline: Deadline) {
+    fn set_timer(&mut self, index: usize, part: usize, key: TimerKey, deadline: Deadline) {
         let due = match deadline {
             Deadline::At(at) if at == Time::NEVER => u64::MAX,
             Deadline::At(at) => at.0.max(self.now),
@@ -794,9 +905,10 @@ impl World {
             }
         };
         let replica = &mut self.replicas[index];
-        if let Some(at) = replica.timers.set(key, deadline, due) {
+        if let Some(at) = replica.parts[part].timers.set(key, deadline, due) {
             let timer = Event::Timer {
                 replica: index,
+                part,
                 boot: replica.boot,
                 key,
             };
@@ -804,16 +916,17 @@ impl World {
         }
     }
 
-    pub fn on_timer(&mut self, index: usize, boot: u32, key: TimerKey) {
+    pub fn on_timer(&mut self, (index, part): (usize, usize), boot: u32, key: TimerKey) {
         let replica = &mut self.replicas[index];
-        if replica.boot != boot || replica.program.is_none() {
+        if replica.boot != boot || !replica.is_up() {
             return;
         }
-        match replica.timers.popped(key, self.now) {
-            Popped::Fired => self.give(index, Item::Timer(key)),
+        match replica.parts[part].timers.popped(key, self.now) {
+            Popped::Fired => self.give(index, Item::Timer(part, key)),
             Popped::Later(at) => {
                 let timer = Event::Timer {
                     replica: index,
+                    part,
                     boot,
                     key,
                 };
@@ -823,12 +936,10 @@ impl World {
         }
     }
 
-    fn sleep_until(&mut self, index: usize, wake: Wake) {
-        let at = match wake {
-            Wake::Spin => self.now + 10_000,
-            Wake::At(at) => at.0.max(self.now + 1_000),
-            Wake::Sleep => u64::MAX,
-        };
+    /// Has the replica look again when the first of its nodes wants to.
+    fn sleep(&mut self, index: usize) {
+        let parts = self.replicas[index].parts.iter();
+        let at = parts.map(|part| part.wake_at).min().unwrap_or(u64::MAX);
         let replica = &mut self.replicas[index];
         if at < replica.idle_at || replica.idle_at <= self.now {
             replica.idle_at = at;

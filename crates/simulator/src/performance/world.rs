@@ -17,7 +17,7 @@ use super::{
 };
 use crate::queue::Queue;
 use quintet_replica::{
-    Bytes, ClockReading, Incarnation, Lane, Link, Peer, ReplicaId, Time, TimerKey,
+    Bytes, ClockReading, Incarnation, Lane, Layout, Link, Peer, ReplicaId, Time, TimerKey,
     links::{Change, Departures},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -63,6 +63,7 @@ pub(super) enum Event {
     },
     Timer {
         replica: usize,
+        part: usize,
         boot: u32,
         key: TimerKey,
     },
@@ -77,11 +78,13 @@ pub(super) enum Event {
     },
     SnapshotWritten {
         replica: usize,
+        part: usize,
         boot: u32,
         bytes: u64,
     },
     SnapshotSaved {
         replica: usize,
+        part: usize,
         boot: u32,
     },
     Connect {
@@ -114,6 +117,8 @@ pub(super) struct Pair {
 /// See the module.
 pub(super) struct World {
     pub setup: Setup,
+    /// The groups besides the first.
+    pub layout: Layout,
     pub now: u64,
     pub queue: Queue<Event>,
     pub replicas: Vec<Replica>,
@@ -149,14 +154,24 @@ impl World {
             Placement::Shared => vec![Cores::new(setup.profile.cores.max(1))],
             Placement::Own => vec![Cores::new(1); 2 * count + 1],
         };
+        let none = Layout::default();
+        let layout = (setup.entry.layout)(&setup.options).unwrap_or_default();
         let links = (0..count)
             .map(|from| setup.links.departures(from as u16))
             .collect();
         Self {
             now: 0,
             queue: Queue::new(),
-            replicas: (0..count).map(|_| Replica::default()).collect(),
-            clients: Clients::new(&setup),
+            replicas: (0..count)
+                .map(|machine| {
+                    Replica::new(if machine < setup.replicas {
+                        &layout
+                    } else {
+                        &none
+                    })
+                })
+                .collect(),
+            clients: Clients::new(&setup, &layout),
             found: Found {
                 busy: vec![0; count],
                 ..Found::default()
@@ -167,6 +182,7 @@ impl World {
             pairs: vec![Pair::default(); count * count],
             disks: vec![0; count.max(1)],
             clients_way: setup.links.departures(count as u16),
+            layout,
             random: setup.seed ^ 0x5851_f42d_4c95_7f2d,
             setup,
         }
@@ -193,7 +209,7 @@ impl World {
 
     /// What a machine is to those that it talks to.
     fn peer(&self, machine: usize) -> Peer {
-        match self.replicas[machine].program.as_ref() {
+        match self.replicas[machine].program() {
             Some(program) if program.node().is_none() => Peer::Frontend(program.frontend()),
             _ => Peer::Replica(ReplicaId(machine as u16)),
         }
@@ -359,7 +375,12 @@ impl World {
                 number,
                 good,
             } => self.on_reply(client, number, good),
-            Event::Timer { replica, boot, key } => self.on_timer(replica, boot, key),
+            Event::Timer {
+                replica,
+                part,
+                boot,
+                key,
+            } => self.on_timer((replica, part), boot, key),
             Event::Idle { replica, boot, at } => {
                 let found = &mut self.replicas[replica];
                 if found.boot == boot && found.idle_at == at {
@@ -370,30 +391,30 @@ impl World {
                 }
             }
             Event::Synced { replica, boot } => {
-                if self.replicas[replica].boot == boot && self.replicas[replica].program.is_some() {
-                    let (upto, more) = self.replicas[replica].journal.done();
-                    if let Some(upto) = upto {
-                        self.give(replica, Item::Persisted(upto));
-                    }
-                    if more {
-                        self.ask(Task::Journal(replica));
-                    }
+                if self.replicas[replica].boot == boot && self.replicas[replica].is_up() {
+                    self.on_synced(replica);
                 }
             }
             Event::SnapshotWritten {
                 replica,
+                part,
                 boot,
                 bytes,
             } => {
                 if self.replicas[replica].boot == boot {
-                    self.give(replica, Item::SnapshotWritten(bytes));
+                    self.give(replica, Item::SnapshotWritten(part, bytes));
                 }
             }
-            Event::SnapshotSaved { replica, boot } => {
-                if self.replicas[replica].boot == boot
-                    && let Some(info) = self.replicas[replica].journal.snapshot_finish()
+            Event::SnapshotSaved {
+                replica,
+                part,
+                boot,
+            } => {
+                let of = &mut self.replicas[replica];
+                if of.boot == boot
+                    && let Some(info) = of.parts[part].journal.snapshot_finish()
                 {
-                    self.give(replica, Item::SnapshotSaved(info));
+                    self.give(replica, Item::SnapshotSaved(part, info));
                 }
             }
             Event::Connect { a, b } => self.connect(a, b),
@@ -464,7 +485,9 @@ impl World {
 
     fn begin_sync(&mut self, index: usize) -> u64 {
         let replica = &mut self.replicas[index];
-        let bytes = replica.journal.begin();
+        // One synchronisation for all groups.
+        let parts = replica.parts.iter_mut();
+        let bytes = parts.map(|part| part.journal.begin()).sum();
         replica.sync_bytes = bytes;
         let slept = std::mem::take(&mut replica.slept.journal);
         let slept = self.cost_of_sleep(slept);
@@ -493,6 +516,21 @@ impl World {
         let replica = index;
         self.queue
             .push(self.now + latency, Event::Synced { replica, boot });
+    }
+
+    fn on_synced(&mut self, replica: usize) {
+        let mut more = false;
+        for part in 0..self.replicas[replica].parts.len() {
+            let (upto, waits) = self.replicas[replica].parts[part].journal.done();
+            more |= waits;
+            if let Some(upto) = upto {
+                self.give(replica, Item::Persisted(part, upto));
+            }
+        }
+        self.replicas[replica].syncing = more;
+        if more {
+            self.ask(Task::Journal(replica));
+        }
     }
 
     /// How much longer a synchronisation takes that begins now and would take `latency`.
@@ -559,9 +597,7 @@ impl World {
     }
 
     fn connect(&mut self, a: usize, b: usize) {
-        let alive = [a, b]
-            .iter()
-            .all(|index| self.replicas[*index].program.is_some());
+        let alive = [a, b].iter().all(|index| self.replicas[*index].is_up());
         let pair = self.pair(a, b);
         if pair.up || !alive {
             return;
