@@ -139,6 +139,7 @@ impl World {
         self.drive(at, place, |node, view, outputs| {
             started = node.start(recovered, view, outputs);
         });
+        self.processes[at].hosts[place].reach();
         if let Err(error) = started {
             let what = format!("process {at}: {error}");
             self.violate(Violation::new("recovery", what));
@@ -414,6 +415,9 @@ impl World {
             Output::Recovered => self.processes[at].is_repaired(place),
             Output::Done { batch, outcome } => self.done(at, place, batch, outcome),
             Output::Mark(mark) => {
+                if mark == "state installed" {
+                    host.reach();
+                }
                 let group = self.ids[host.group];
                 self.say(|| format!("{at} {group} {mark}"));
                 self.count(mark);

@@ -320,6 +320,12 @@ impl Host {
         self.disk_lost
     }
 
+    /// A state was restored from the disk: a snapshot's file has what follows its state, too.
+    pub fn reach(&mut self) {
+        let restored = self.node.as_ref().map(|node| node.executed().slot);
+        self.end = self.end.max(restored.unwrap_or_default());
+    }
+
     /// The snapshot that comes from a peer, as far as it is here.
     pub fn arriving<'a>(
         writing: Option<&'a Kept>,
