@@ -12,7 +12,7 @@ demo *arguments:
 test *arguments:
     cargo test --workspace {{ arguments }}
 
-# What can be checked without running anything.
+# Checks without running anything.
 check: fmt-check layout clippy doc
 
 # Format the code.
@@ -54,9 +54,9 @@ conformance *arguments:
 exhaustive *arguments: build
     ci/exhaustive {{ arguments }}
 
-# Every injected bug must be found: `just plants multipaxos 2000 lowest_ballot_wins`.
-plants *arguments:
-    ci/plants {{ arguments }}
+# Every injected bug must be found: `just bugs multipaxos 2000 lowest_ballot_wins`.
+bugs *arguments:
+    ci/bugs {{ arguments }}
 
 # Hand-made cases: plays them, or writes what happens into them with `--rewrite`.
 transcripts *arguments:
@@ -75,7 +75,7 @@ kill *arguments: build
 journey *arguments:
     ci/journey {{ arguments }}
 
-# Real replicas under all faults for minutes, judged by what their clients saw.
+# Real replicas under all faults for minutes, checked by what their clients saw.
 torture *arguments='--seconds 300 --replicas 3': build
     target/release/quintet torture {{ arguments }}
 
@@ -135,7 +135,7 @@ deny:
 typos:
     typos
 
-# What is worth running before every commit, in three minutes with a warm build.
+# Checks to run before every commit, in three minutes with a warm build.
 fast *arguments:
     ci/fast {{ arguments }}
 

@@ -23,15 +23,15 @@ import tempfile
 import time
 import urllib.request
 
-PATIENCE = 60
+TIMEOUT = 60
 OPTIONS = {"multipaxos": ["--set", "slots_max=1"]}
 
 
 def until(what, holds):
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (found := holds()):
         if time.monotonic() > deadline:
-            raise SystemExit(f"FAILED: not within {PATIENCE} s: {what}")
+            raise SystemExit(f"FAILED: not within {TIMEOUT} s: {what}")
         time.sleep(0.05)
     return found
 
@@ -73,9 +73,9 @@ def measure(options, what):
                 raise SystemExit(f"FAILED: the demo ended: {' '.join(command)}")
             if line.startswith("{") and "pid" in (found := json.loads(line)):
                 replicas.append(found)
-        # It wrote their configurations; started by hand they heed the environment.
+        # The demo wrote their configurations; replicas started by hand read the environment.
         demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=PATIENCE)
+        demo.communicate(timeout=TIMEOUT)
         environment = {**os.environ, "QUINTET_LIMITS_BATCH_REQUESTS": "1"}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
         for replica in replicas:
@@ -123,7 +123,7 @@ def measure(options, what):
             if process.poll() is None:
                 process.terminate()
         for process in running:
-            process.wait(timeout=PATIENCE)
+            process.wait(timeout=TIMEOUT)
         shutil.rmtree(directory, ignore_errors=True)
 
 

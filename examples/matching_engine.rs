@@ -27,7 +27,7 @@ enum Side {
     Sell,
 }
 
-/// What a participant sends.
+/// A participant's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
     symbol: u16,
@@ -92,12 +92,12 @@ impl Reader<'_> {
     }
 }
 
-/// What an order came to.
+/// The outcome of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Report {
     /// One on the same symbol that was submitted later has been matched before it.
     overtaken: bool,
-    /// What rests in the book.
+    /// The remaining quantity in the book.
     resting: u32,
     /// Price, quantity and the other participant of each trade.
     fills: Vec<(u32, u32, u32)>,
@@ -132,7 +132,7 @@ impl Report {
 /// Participant and quantity, at one price: first come, first served.
 type Level = VecDeque<(u32, u32)>;
 
-/// What waits for a counterpart on one symbol.
+/// The orders that wait for a counterpart on one symbol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Book {
     buys: BTreeMap<u32, Level>,
@@ -248,7 +248,7 @@ impl Exchange {
 
 impl StateMachine for Exchange {
     fn apply(&mut self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
-        // What is no order has an empty answer.
+        // A command that is no order has an empty answer.
         if let Some(order) = Order::decode(command) {
             let book = self.books.entry(order.symbol).or_default();
             book.take(&order).encode_into(reply);
@@ -304,7 +304,7 @@ impl StateMachine for Exchange {
     }
 }
 
-/// What one protocol came to.
+/// The result of one protocol.
 #[derive(Clone, Debug)]
 struct Outcome {
     per_second: f64,
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_overtaken_is_told_so() {
+    fn overtaken_reader_is_notified() {
         let mut exchange = Exchange::default();
         assert!(!taken(&mut exchange, order(Side::Buy, 1, 1, 10)).overtaken);
         assert!(taken(&mut exchange, order(Side::Buy, 1, 1, 9)).overtaken);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_anybody_sends_is_more_than_refused() {
+    fn handshake_rejects_any_bytes_without_panic() {
         let mut exchange = Exchange::default();
         let good = order(Side::Buy, 1, 1, 1).encode();
         let mut side = good;

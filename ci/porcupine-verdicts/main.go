@@ -495,7 +495,7 @@ func main() {
 	switch {
 	case len(os.Args) == 3 && os.Args[1] == "published":
 		published(os.Args[2])
-	case len(os.Args) == 3 && os.Args[1] == "judge":
+	case len(os.Args) == 3 && os.Args[1] == "check":
 		judge(os.Args[2], 60*time.Second)
 	default:
 		fmt.Fprintln(os.Stderr, "usage: porcupine published DIR | judge FILE")

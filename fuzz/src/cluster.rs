@@ -5,9 +5,9 @@
 //!         ──► a frame that a replica sent, changed ──► handled, its effects carried out
 //! ```
 //!
-//! What must hold: a frame is refused, or handled like any other, and neither it nor what follows
-//! in the same turn stops the replica. It is the only one of its kind: a replica that lies again
-//! and again within well-formed messages is not survived by protocols that tolerate crashes only.
+//! A frame must be rejected, or handled like any other, and neither it nor the rest of the same
+//! turn may stop the replica. It is the only one of its kind: a replica that lies again and again
+//! within well-formed messages is not survived by protocols that tolerate crashes only.
 
 use bytes::Bytes;
 use quintet_replica::{
@@ -26,7 +26,7 @@ use std::{
 const MEMBERS: u16 = 3;
 const FRAMES_MAX: usize = 400;
 
-/// What survives a crash.
+/// The state that survives a crash.
 #[derive(Default)]
 struct Disk {
     promise: Option<Bytes>,
@@ -37,7 +37,7 @@ struct Disk {
     used: bool,
 }
 
-/// What the replicas have agreed on.
+/// The descriptor on which the replicas have agreed.
 fn descriptor() -> Descriptor {
     Descriptor::first(ClusterId(1), "", Durability::Disk)
 }
@@ -94,7 +94,7 @@ pub struct Cluster {
     now: Time,
     replicas: Vec<Replica>,
     network: VecDeque<(u16, u16, Bytes)>,
-    /// What was ever sent, the newest of it: what is changed is one of these.
+    /// The newest frames ever sent: a changed frame is one of these.
     sent: VecDeque<(u16, u16, Bytes)>,
     cut: [[bool; MEMBERS as usize]; MEMBERS as usize],
     batch_next: u64,
@@ -173,13 +173,13 @@ impl Cluster {
     fn boot(&mut self, id: u16) {
         let unordered = (self.entry.unordered)(&self.options);
         let replica = &mut self.replicas[usize::from(id)];
-        let forgot = self.durability == Durability::Memory && replica.disk.used;
+        let state_lost = self.durability == Durability::Memory && replica.disk.used;
         replica.boots += 1;
-        replica.incarnation += u64::from(forgot);
+        replica.incarnation += u64::from(state_lost);
         replica.timers.clear();
         replica.disk.unsynced.clear();
         replica.disk.writing = None;
-        if forgot {
+        if state_lost {
             replica.disk.snapshot = None;
             replica.disk.records.clear();
         }
@@ -211,7 +211,7 @@ impl Cluster {
         node = node.with_descriptor(descriptor().encode());
         let recovered = RecoveredBytes {
             first_boot: !replica.disk.used,
-            forgot,
+            state_lost,
             promise: replica.disk.promise.clone(),
             checkpoint: None,
             records: replica.disk.records.clone(),
@@ -255,7 +255,7 @@ impl Cluster {
     }
 
     fn input(&mut self, id: u16, input: Input) {
-        // What is refused is refused.
+        // A rejection is a result, too.
         self.drive(id, |node, view, outputs| {
             let _ = node.on_input(input, view, outputs);
         });
@@ -483,7 +483,7 @@ impl Cluster {
             11 if op / 16 == 15 => self.offer_seal(id),
             10 => self.now = self.now + Duration::from_millis(u64::from(op / 16) * 20),
             _ => {
-                // What there is arrives, in order; everybody syncs and has a turn.
+                // Frames in flight arrive, in order; every replica syncs and has a turn.
                 for _ in 0..self.network.len().min(60) {
                     if let Some(frame) = self.network.pop_front() {
                         self.deliver(frame);
@@ -499,8 +499,8 @@ impl Cluster {
         }
     }
 
-    /// Frames that somebody sent, changed, come to replicas until one is read; who read it has
-    /// some turns. Its peers hear nothing of it.
+    /// Frames of a replica, changed, come to replicas until one is read; the reader has some turns.
+    /// Its peers hear nothing of it.
     pub fn send_changed(&mut self, script: &mut Script<'_>) {
         if self.halted || self.sent.is_empty() {
             return;
@@ -531,7 +531,7 @@ impl Cluster {
             change(&mut bytes, ENVELOPE, script);
         }
         let replica = &mut self.replicas[usize::from(to)];
-        // To itself nobody sends.
+        // No replica sends to itself.
         let Some(node) = replica.node.as_mut().filter(|_| from != peer(to)) else {
             return false;
         };

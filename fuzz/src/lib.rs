@@ -1,4 +1,5 @@
-//! What bytes from outside meet, one function each: none may panic, whatever the bytes are.
+//! The code that bytes from outside meet, one function each: none may panic, whatever the bytes
+//! are.
 //!
 //! ```text
 //!   cargo fuzz run TARGET        coverage-guided, with nightly Rust
@@ -30,7 +31,7 @@ pub struct Target {
     pub name: &'static str,
     /// Must not panic.
     pub run: fn(&[u8]),
-    /// What a well-behaved outsider sends.
+    /// The input of a well-behaved outsider.
     pub samples: fn() -> Vec<Vec<u8>>,
 }
 
@@ -123,7 +124,7 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// What a Redis client sends.
+/// The input of a Redis client.
 pub fn resp(bytes: &[u8]) {
     let config = GatewayConfig {
         value_bytes_max: 1 << 16,
@@ -433,7 +434,7 @@ fn sealed_disk_of(bytes: &[u8]) -> Memory {
     disk
 }
 
-/// What the checksum of a mark and of a segment's header covers: magic, version, and …
+/// The fields that the checksum of a mark and of a segment's header covers: magic, version, and …
 const MARK_FIELDS: usize = 12 + IDENTITY_LENGTH + 8 + 8 + 8 + 1;
 const SEGMENT_FIELDS: usize = 12 + 16 + 2 + 8 + 8;
 const IDENTITY_LENGTH: usize = 16 + 2 + 4 + 8;
@@ -519,7 +520,7 @@ fn open_journal(mut disk: Memory) {
         journal.commit().expect("room");
         let again = open(journal.into_disk()).expect("opens again");
         assert_eq!(again.groups[1].records.len(), before + 1);
-        // What was read can be brought forward, and is the same then.
+        // The journal that was read can be brought forward, and is the same then.
         let mut journal = again.journal;
         assert_eq!(journal.bring_forward(GroupIndex(1)), Ok(true));
         let forward = open(journal.into_disk()).expect("opens again");
@@ -618,7 +619,7 @@ pub(crate) fn repaired(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A snapshot that somebody changed and sealed again: it is refused, or it is a state that executes
+/// A snapshot that was changed and sealed again: it is rejected, or it is a state that executes
 /// commands and can be written and read again.
 pub fn sealed(bytes: &[u8]) {
     let stream = repaired(bytes);
@@ -668,7 +669,7 @@ fn snapshot_sample() -> Vec<u8> {
     written(&mut executor, Slot(1))
 }
 
-/// A batch of requests that somebody else encoded: only what was checked is executed.
+/// A batch of requests from another encoder: only checked ones are executed.
 pub fn batches(bytes: &[u8]) {
     if BatchView::checked(bytes).is_ok() {
         let mut executor = executor();

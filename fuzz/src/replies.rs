@@ -5,9 +5,9 @@
 //!                                 └─► one that was just restored ──► the same results
 //! ```
 //!
-//! What must hold, whatever clients send: the results of a batch and the replies of a request stay
-//! within their budgets, no reply is dropped because it outgrew one, and a replica that was
-//! restored from a snapshot in between answers the same bytes and holds the same state.
+//! For any requests of clients, the results of a batch and the replies of a request stay within
+//! their budgets. No reply is dropped because it outgrew one. A replica that was restored from a
+//! snapshot in between answers the same bytes and holds the same state.
 
 use crate::written;
 use bytes::Bytes;
@@ -60,7 +60,7 @@ fn check_sizes(results: &Bytes) {
     assert!(results.len() <= most, "{} bytes of results", results.len());
     for (status, reply) in Results::new(results) {
         assert!(reply.len() <= REQUEST_MOST, "{} bytes", reply.len());
-        assert_ne!(status, RequestStatus::Forgotten, "a reply was dropped");
+        assert_ne!(status, RequestStatus::ReplyLost, "a reply was dropped");
     }
 }
 
@@ -116,8 +116,8 @@ pub fn replies(bytes: &[u8]) {
                         (read(&mut first), read(&mut second))
                     }
                 };
-                let answer = answer.expect("somebody waits for it").results;
-                let again = again.expect("somebody waits for it").results;
+                let answer = answer.expect("a client waits for it").results;
+                let again = again.expect("a client waits for it").results;
                 assert!(answer == again, "a restored replica answers something else");
                 check_sizes(&answer);
                 gateway.on_done(submission.id, Outcome::Results(answer), now);

@@ -1,4 +1,4 @@
-//! What a protocol itself costs: nanoseconds per committed command at the busiest replica and
+//! The cost of a protocol itself: nanoseconds per committed command at the busiest replica and
 //! summed over all, with no sockets, no disk and a state machine that does nothing.
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //!
 //! `cargo bench -p quintet-protocols` prints a table for every registered protocol. Behind ` -- `
 //! stand protocols, with options of theirs (`multipaxos chora+mode=pulsing+round_us=1`), and values
-//! of columns (`replicas=3 turns=one`): then only those rows are measured. What is printed together
-//! was measured together, in interleaved rounds.
+//! of columns (`replicas=3 turns=one`): then only those rows are measured. Rows that are printed
+//! together were measured together, in interleaved rounds.
 //!
 //! - **batching** `off` gives every command a batch, a slot and a message of its own; `on` puts 64
 //!   into a batch, and protocols put as many batches into a message as they like.
@@ -207,7 +207,8 @@ impl Bench {
     }
 
     /// Timers that are due, frames, what clients want, and the flush; one frame and one submission
-    /// when `one`. What would only be woken later is left alone, as a sleeping replica is.
+    /// when `one`. A replica that only a later timer would wake is left alone, as a sleeping
+    /// replica is.
     fn turn(&mut self, id: usize, one: bool, submission: &mut dyn FnMut() -> Option<Submission>) {
         let now = self.clock.now();
         let due = self.timers[id].iter().find(|(_, at)| **at <= now);

@@ -50,7 +50,7 @@ impl World for Clock {
     }
 }
 
-/// What survives a crash.
+/// The state that survives a crash.
 #[derive(Clone, Default)]
 pub struct Disk {
     pub promise: Option<Bytes>,
@@ -77,9 +77,9 @@ pub struct Member<P: Protocol> {
     asked_state: Option<Slot>,
     wake: Option<Time>,
     pub halted: Option<String>,
-    /// Who takes part, as it last told.
+    /// The members that take part, by its latest report.
     pub route: Vec<u16>,
-    /// Who may take part next, as it last told.
+    /// The members that may take part next, by its latest report.
     pub route_ahead: Vec<u16>,
 }
 
@@ -123,11 +123,11 @@ pub struct Group<P: Protocol> {
     pub network: VecDeque<Packet<P>>,
     /// Links that lose everything.
     pub cut: BTreeSet<(u16, u16)>,
-    /// What goes to or comes from these takes so long.
+    /// Messages to or from these take so long.
     pub far: BTreeMap<u16, Duration>,
     late: Vec<(Time, Packet<P>)>,
     pub marks: BTreeMap<&'static str, u32>,
-    /// What was decided in each slot, by whoever executed it first.
+    /// The value decided in each slot, by the replica that executed it first.
     pub decided: BTreeMap<Slot, Bytes>,
     pub done: BTreeMap<(u16, BatchId), Outcome>,
     batch_next: u64,
@@ -189,7 +189,7 @@ impl<P: Protocol> Group<P> {
         FrontendId(1000 * self.members[usize::from(id)].boots + u64::from(id) + 1)
     }
 
-    /// What a replica is told before its start.
+    /// The setup of a replica before its start.
     pub fn setup(&self, id: u16) -> Setup<P::Options> {
         let member = &self.members[usize::from(id)];
         Setup {
@@ -215,8 +215,8 @@ impl<P: Protocol> Group<P> {
         assert!(member.driver.is_none(), "stopped before it starts");
         member.boots += 1;
         let damaged = core::mem::take(&mut member.damaged);
-        let forgot = damaged || self.durability == Durability::Memory && member.disk.used;
-        if forgot {
+        let state_lost = damaged || self.durability == Durability::Memory && member.disk.used;
+        if state_lost {
             member.incarnation = Incarnation(member.incarnation.0 + 1);
         }
         let setup = self.setup(id);
@@ -231,7 +231,7 @@ impl<P: Protocol> Group<P> {
             .collect();
         let recovered = RecoveredBytes {
             first_boot: !member.disk.used,
-            forgot,
+            state_lost,
             promise: member.disk.promise.clone(),
             checkpoint,
             records: member.disk.records.clone(),
@@ -244,7 +244,7 @@ impl<P: Protocol> Group<P> {
         self.event(id, Event::Start(recovered));
     }
 
-    /// A stopped replica's journal is damaged: at its next start it has forgotten its log.
+    /// A stopped replica's journal is damaged: at its next start it has lost its log.
     pub fn damage(&mut self, id: u16) {
         let member = &mut self.members[usize::from(id)];
         assert!(member.driver.is_none(), "only files at rest are damaged");
@@ -795,8 +795,9 @@ impl<P: Protocol> Group<P> {
         self.cut.clear();
     }
 
-    /// For so long nothing of this replica comes: all waits behind something long, whose parts come.
-    /// Gives whether nobody's view of who leads has changed, and makes the links again.
+    /// For so long nothing of this replica comes: all waits behind something long, whose parts
+    /// come. Returns whether every replica's view of the leader is unchanged, and makes the links
+    /// again.
     pub fn wait_behind_bulk(&mut self, from: u16, time: Duration) -> bool {
         let seen = |group: &Self| {
             let each = group.live().into_iter().map(|id| {
@@ -823,7 +824,7 @@ impl<P: Protocol> Group<P> {
         before == after
     }
 
-    /// What the executed batches of a replica are named.
+    /// The names of the executed batches of a replica.
     pub fn batches(&self, id: u16) -> Vec<BatchId> {
         let state = &self.members[usize::from(id)].state;
         state
@@ -876,9 +877,9 @@ impl Encodings {
             assert!(read.is_err(), "{value:?} at {cut}");
         }
         for at in 0..bytes.len() {
-            for flip in [1, 0x80, 0xff] {
+            for mask in [1, 0x80, 0xff] {
                 let mut bad = bytes.to_vec();
-                bad[at] ^= flip;
+                bad[at] ^= mask;
                 let _ = T::decode_all(Bytes::from(bad));
             }
         }

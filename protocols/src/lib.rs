@@ -18,12 +18,12 @@ pub mod chora;
 pub mod derecho;
 #[cfg(test)]
 mod group;
-#[cfg(test)]
-mod life;
 pub mod mencius;
 pub mod multipaxos;
 pub mod nezha;
 pub mod racs;
+#[cfg(test)]
+mod random_runs;
 pub mod sadl;
 
 use alloc::string::{String, ToString};
@@ -35,7 +35,7 @@ quintet_replica::registry! { multipaxos::MultiPaxos, chain_paxos::ChainPaxos, ch
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no protocol '{name}'; did you mean '{suggestion}'?")]
 pub struct UnknownProtocol {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
     /// The registered name that is nearest to it.
     pub suggestion: &'static str,

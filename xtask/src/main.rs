@@ -16,7 +16,7 @@ use std::{
 /// A script and its help.
 type Script = (&'static str, &'static str, &'static str);
 
-const SCRIPTS: [Script; 12] = [
+const SCRIPTS: [Script; 11] = [
     (
         "ci",
         ".ci/run",
@@ -49,13 +49,8 @@ const SCRIPTS: [Script; 12] = [
     ),
     (
         "bugs",
-        "ci/plants",
+        "ci/bugs",
         "injects every known bug and looks for it",
-    ),
-    (
-        "mutants",
-        "ci/mutants",
-        "changes one comparison at a time; a test must fail",
     ),
     ("kill", "ci/kill", "kills real replicas under load"),
     (
@@ -75,10 +70,15 @@ const SCRIPTS: [Script; 12] = [
     ),
 ];
 
-/// The repository.
-fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
+/// The checkout around the current directory: this program may run in another than it was built in.
+fn root() -> Result<PathBuf, String> {
+    let mut git = Command::new("git");
+    git.args(["rev-parse", "--show-toplevel"]);
+    let output = git.output().map_err(|error| format!("git: {error}"))?;
+    match String::from_utf8_lossy(&output.stdout).trim_end() {
+        "" => Err("run this in a checkout of the repository".into()),
+        root => Ok(PathBuf::from(root)),
+    }
 }
 
 /// All files that git knows or would add, but for those that are gone.
@@ -122,7 +122,7 @@ fn run(root: &Path, script: &str, arguments: &[String]) -> Result<ExitCode, Stri
 }
 
 fn task(arguments: &[String]) -> Result<ExitCode, String> {
-    let root = root();
+    let root = root()?;
     let rest = arguments.get(1..).unwrap_or_default();
     let report = match arguments.first().map(String::as_str) {
         Some("words") => words::main(&root, &files(&root)?, rest)?,
@@ -156,9 +156,10 @@ mod tests {
 
     #[test]
     fn every_script_exists_and_is_listed() {
+        let root = root().expect("tests run in a checkout");
         let help = help();
         for (name, script, _) in SCRIPTS {
-            assert!(root().join(script).is_file(), "{script}");
+            assert!(root.join(script).is_file(), "{script}");
             assert!(help.contains(&format!("\n  {name} ")), "{name}");
         }
     }

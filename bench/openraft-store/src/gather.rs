@@ -12,9 +12,9 @@ use openraft::Raft;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-/// What waits at most; beyond it clients wait to be read from.
+/// Queued requests at most; beyond it the server stops reading from clients.
 const QUEUE: usize = 4_096;
-/// What one entry holds at most.
+/// Largest number of requests in one entry.
 const TOGETHER: usize = 1_024;
 
 /// An answer, or why there is none.

@@ -25,7 +25,7 @@ use std::{
     thread,
 };
 
-/// What is written to the log's files.
+/// A record of the log's files.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(bound = "")]
 enum Record {
@@ -35,7 +35,7 @@ enum Record {
     Purge(LogId<u64>),
 }
 
-/// What the journal's thread does.
+/// A task for the journal's thread.
 enum Job {
     Append(Vec<u8>, u64, Option<LogFlushed<Types>>),
     /// Files that hold nothing beyond this index can go.
@@ -162,7 +162,7 @@ impl Files {
         Ok(())
     }
 
-    /// Writes what waits, together, until nobody can send any more.
+    /// Writes all queued jobs together until every sender is dropped.
     fn run(mut self, jobs: &mpsc::Receiver<Job>) {
         let mut failed: Option<String> = None;
         while let Ok(first) = jobs.recv() {
@@ -177,7 +177,7 @@ impl Files {
                     Job::Purge(record, upto) => purges.push((record, upto)),
                 }
             }
-            // What failed once cannot be trusted to have kept the rest.
+            // After one failure, the rest cannot be trusted to be on disk.
             let written = match &failed {
                 None => self.write(&bytes),
                 Some(error) => Err(io::Error::other(error.clone())),

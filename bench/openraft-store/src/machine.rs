@@ -100,7 +100,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// What readers look at.
+    /// The values that readers see.
     pub fn values(&self) -> Values {
         Arc::clone(&self.values)
     }

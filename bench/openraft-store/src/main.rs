@@ -1,6 +1,6 @@
 //! A replicated key-value store on openraft that speaks as much of the Redis protocol as a load
-//! generator needs. It exists to be compared with, and is built as somebody would who wants speed
-//! and keeps what an acknowledgement promises.
+//! generator needs. It exists for comparison. It is built for speed and keeps what an
+//! acknowledgement promises.
 //!
 //! ```text
 //!   clients ──SET──► gather ──one entry for all that wait──► openraft ──► log (fsync) ┐
@@ -49,7 +49,7 @@ openraft::declare_raft_types!(
         SnapshotData = Cursor<Vec<u8>>,
 );
 
-/// What an acknowledgement promises.
+/// The promise of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Durability {
     /// A majority has it on disk.
@@ -78,7 +78,7 @@ struct Arguments {
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 
-    /// What an acknowledgement promises
+    /// The promise of an acknowledgement
     #[arg(long, value_enum, default_value = "disk")]
     durability: Durability,
 

@@ -26,7 +26,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// What members ask of each other.
+/// Requests and replies between members.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(bound = "")]
 enum Ask {

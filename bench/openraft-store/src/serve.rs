@@ -17,7 +17,7 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-/// What every connection uses.
+/// State shared by all connections.
 #[derive(Clone)]
 pub struct Server {
     raft: Raft<Types>,
@@ -68,7 +68,7 @@ fn parse(input: &Bytes) -> Result<Option<(Vec<Bytes>, usize)>, &'static str> {
         return Ok(None);
     };
     let Some(count) = first.strip_prefix(b"*") else {
-        // What people type into a connection.
+        // Inline commands, as people type them into a connection.
         let words = first.split(|byte| *byte == b' ');
         let words = words
             .filter(|word| !word.is_empty())
@@ -113,7 +113,7 @@ impl Server {
                 let (done, receiver) = oneshot::channel();
                 // Copied: what is kept must not hold the whole buffer that it came in.
                 let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
-                // When nobody takes it any more, the receiver says so.
+                // If the receiver no longer takes it, the receiver reports the end.
                 let _ = self.writes.send(Write { key, value, done }).await;
                 Reply::Written(receiver)
             }

@@ -14,11 +14,11 @@ pub enum Exit {
     Failed = 1,
     /// The command line or the configuration is invalid, or a port is taken.
     Usage = 2,
-    /// Nobody answers at the address.
+    /// No server answers at the address.
     Unreachable = 3,
     /// Too few replicas reach each other.
     NoQuorum = 4,
-    /// Somebody answers, but not all is well.
+    /// The server answers, but not all is well.
     Unhealthy = 5,
     /// A check found a violation.
     Violated = 6,
@@ -66,7 +66,7 @@ pub struct Failure {
     help: Option<String>,
 }
 
-/// What every command returns.
+/// The result of every command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {

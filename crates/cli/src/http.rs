@@ -77,7 +77,7 @@ pub fn connect(authority: &str, timeout: Duration) -> io::Result<TcpStream> {
 /// Fetches `path`.
 ///
 /// # Errors
-/// When nobody answers in time or the answer is not HTTP.
+/// When no server answers in time or the answer is not HTTP.
 pub fn get(authority: &str, path: &str, timeout: Duration) -> io::Result<Answer> {
     request("GET", authority, path, timeout)
 }

@@ -1,4 +1,4 @@
-//! What the programs `quintet` and `quintet-lab` share: how a command reads its arguments, prints
+//! Shared by the programs `quintet` and `quintet-lab`: how a command reads its arguments, prints
 //! and ends.
 //!
 //! ```text

@@ -178,7 +178,7 @@ fn per_million(part: Option<f64>) -> Result<u32, String> {
 }
 
 impl NetworkText {
-    /// What it says, for `replicas` replicas; changes count from `begins`.
+    /// The links that the file describes, for `replicas` replicas; changes count from `begins`.
     pub fn links(self, replicas: usize, begins: Duration, seed: u64) -> Result<Links, String> {
         let other = Model {
             delay: self.delay.unwrap_or_default().0,

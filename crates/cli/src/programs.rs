@@ -115,7 +115,7 @@ pub fn become_lab(command: &str, arguments: &[OsString], log: Option<&str>) -> F
     if env::var_os(QUINTET.1).is_none()
         && let Ok(own) = env::current_exe()
     {
-        // What it starts and measures is this build.
+        // The child starts and measures this build.
         process.env(QUINTET.1, own);
     }
     let error = process.exec();

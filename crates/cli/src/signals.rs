@@ -7,7 +7,7 @@ use signal_hook::{
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What SIGHUP does, which comes when a terminal closes.
+/// How the process handles SIGHUP, which comes when a terminal closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hangup {
     /// It stops what a person watches.
@@ -34,7 +34,7 @@ pub fn channel_of_stops(hangup: Hangup) -> Outcome<(Sender<()>, Receiver<()>)> {
                     tracing::info!("SIGHUP is ignored; SIGTERM stops");
                     continue;
                 }
-                // Nobody listens any more: the process is about to end anyway.
+                // Without a listener the process is about to end anyway.
                 let _ = handler.send(());
             }
         })

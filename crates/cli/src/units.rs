@@ -39,7 +39,7 @@ pub fn length(text: &str) -> Result<usize, String> {
     usize::try_from(bytes(text)?).map_err(|_| format!("'{text}' is more than memory can hold"))
 }
 
-/// What [`bytes`] reads, in the largest unit that fits exactly.
+/// Writes a number of bytes as [`bytes`] reads it, in the largest unit that fits exactly.
 pub fn show_bytes(value: u64) -> String {
     let fits = |(_, scale): &&(&str, u64)| value != 0 && value.is_multiple_of(*scale);
     match SIZES.iter().find(fits) {
@@ -57,7 +57,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("'{text}' is not a length of time like 100us, 50ms, 10s or 2m"))
 }
 
-/// What [`duration`] reads.
+/// Writes a duration as [`duration`] reads it.
 pub fn show_duration(value: Duration) -> String {
     humantime::format_duration(value).to_string()
 }
@@ -79,7 +79,7 @@ pub fn hex_of_bytes(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes that nobody can guess, from the operating system.
+/// Unpredictable bytes from the operating system.
 ///
 /// # Errors
 /// When it gives none.

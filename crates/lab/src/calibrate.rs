@@ -8,10 +8,9 @@
 //! ```
 //!
 //! One cell is fitted: three replicas, 128-byte values, a closed loop of many clients and of few.
-//! What a replica pays for sleeping and synchronising is scaled by one factor and what it pays for
-//! everything else by another, until the simulated CPU time per operation is the measured one under
-//! both loads; the generator's costs are scaled together under the greater. Every other cell is
-//! then a prediction.
+//! One factor scales a replica's cost of sleeping and synchronising, another all its other costs,
+//! until the simulated CPU time per operation is the measured one under both loads. The generator's
+//! costs are scaled together under the greater load. Every other cell is then a prediction.
 
 use crate::{
     cluster::{Cluster, ClusterPlan},
@@ -58,12 +57,12 @@ pub struct Options {
     pub measured: Duration,
 }
 
-/// What was measured, for people.
+/// The measurements, for people.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The profile.
     pub file: ProfileFile,
-    /// What was measured and where each constant comes from, a line each.
+    /// The measured values and the source of each constant, a line each.
     pub notes: Vec<String>,
 }
 
@@ -140,7 +139,7 @@ fn round_trip(awake: bool) -> Outcome<u64> {
     Ok(quantile(&times, 0.5))
 }
 
-/// What writing and reading a message of `length` costs, in nanoseconds: medians. Messages are
+/// The cost of writing and reading a message of `length`, in nanoseconds: medians. Messages are
 /// `apart` bytes from each other in memory: far apart, none is in a cache.
 fn system_calls(length: usize, apart: usize) -> Outcome<(u64, u64)> {
     let (mut one, mut other) = pair()?;
@@ -163,7 +162,7 @@ fn system_calls(length: usize, apart: usize) -> Outcome<(u64, u64)> {
     Ok((quantile(&writes, 0.5), quantile(&reads, 0.5)))
 }
 
-/// What synchronised writes take.
+/// Durations of synchronised writes.
 struct Synchronised {
     /// Of each, sorted, in nanoseconds.
     latencies: Vec<u64>,
@@ -253,8 +252,8 @@ fn synchronise(
     Ok((times, cpu() - cpu_begun, elapsed))
 }
 
-/// What each KiB of a value costs the replica that executes a SET, in nanoseconds: the store has as
-/// many keys as the cell that is fitted, which are written in turn.
+/// The cost per KiB of a value for the replica that executes a SET, in nanoseconds: the store has
+/// as many keys as the fitted cell, which are written in turn.
 fn executed_kib() -> Outcome<u64> {
     let set = lookup(b"SET").ok_or_else(|| Failure::failed("the store has no SET"))?;
     let session = SessionId {
@@ -288,17 +287,18 @@ fn executed_kib() -> Outcome<u64> {
     Ok(each(LARGE_VALUE).saturating_sub(each(VALUE)) * 8 / more)
 }
 
-/// What the fitted cell measured.
+/// The measurements of the fitted cell.
 #[derive(Clone, Copy, Debug)]
 struct Baseline {
     throughput: f64,
     /// Nanoseconds of all replicas per operation.
     replicas: f64,
-    /// What of that is falling asleep, being woken and synchronising, where it is known.
+    /// The part of it for falling asleep, being woken and synchronising, where it is known.
     idle: f64,
     /// Nanoseconds of the generator per operation.
     generator: f64,
-    /// Which part of the machine's CPU time its host took for others; 0 where nobody tells.
+    /// The part of the machine's CPU time that its host took for others; 0 where the kernel does
+    /// not report it.
     stolen: f64,
 }
 
@@ -326,7 +326,7 @@ fn cluster(options: &Options) -> Outcome<Cluster> {
     })
 }
 
-/// What the real cell takes under one load.
+/// Measures the real cell under one load.
 fn baseline(cluster: &mut Cluster, clients: usize, measured: Duration) -> Outcome<Baseline> {
     let targets = cluster.targets(&Place::Leader, Level::Linearizable)?;
     let load = Load {
@@ -368,7 +368,7 @@ fn scaled(value: u64, by: f64) -> u64 {
     (value as f64 * by).round() as u64
 }
 
-/// What the costs are multiplied with.
+/// The factors of the costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Factors {
     /// Those of falling asleep, being woken, and synchronising …
@@ -423,7 +423,7 @@ fn step(measured: [f64; 2], simulated: [f64; 2], idle: [f64; 2]) -> (f64, f64) {
     }
 }
 
-/// What the backend makes of the fitted cell.
+/// The simulated result of the fitted cell.
 fn simulate(profile: &Profile, clients: usize) -> Outcome<Baseline> {
     let measured = Duration::from_millis(300);
     // As the real cell is told: a thread that finds nothing to do sleeps.
@@ -456,21 +456,21 @@ fn simulate(profile: &Profile, clients: usize) -> Outcome<Baseline> {
 /// # Errors
 /// When something cannot be measured, or it was told to stop.
 pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Outcome<Calibration> {
-    let mut go_on = |what: &str| match watch(what) {
+    let mut proceed = |what: &str| match watch(what) {
         true => Ok(()),
         false => Err(Failure::failed("stopped before all was measured")),
     };
-    go_on("round trips between sleeping and waking cores")?;
+    proceed("round trips between sleeping and waking cores")?;
     let (asleep, awake) = (round_trip(false)?, round_trip(true)?);
-    go_on("writing to and reading from sockets")?;
+    proceed("writing to and reading from sockets")?;
     let (write, read) = system_calls(MESSAGE, 0)?;
     let (write_large, read_large) = system_calls(LARGE, LARGE)?;
     let kib =
         |large: u64, small: u64| large.saturating_sub(small) * 1024 / (LARGE - MESSAGE) as u64;
     let (write_kib, read_kib) = (kib(write_large, write), kib(read_large, read));
-    go_on("the store")?;
+    proceed("the store")?;
     let execute_kib = executed_kib()?;
-    go_on("synchronising files")?;
+    proceed("synchronising files")?;
     // As many at once as there are replicas in the cell that is fitted: they share the disk.
     let small = synchronisations(&options.data, SMALL, REPLICAS)?;
     let large = synchronisations(&options.data, LARGE_SYNC, REPLICAS)?;
@@ -512,14 +512,14 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Outc
         sync: quantiles,
         sync_kib,
     };
-    go_on("three replicas under load")?;
+    proceed("three replicas under load")?;
     let loads = options.loads();
     let real = {
         let mut cluster = cluster(options)?;
         let few = baseline(&mut cluster, loads[0], options.measured)?;
         [few, baseline(&mut cluster, loads[1], options.measured)?]
     };
-    go_on("fitting")?;
+    proceed("fitting")?;
     let mut by = Factors {
         idle: 1.0,
         work: 1.0,
@@ -623,7 +623,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_needs_no_cluster_can_be_measured() {
+    fn costs_without_cluster_can_be_measured() {
         let directory = tempfile::tempdir().unwrap();
         let (write, read) = system_calls(MESSAGE, 0).unwrap();
         assert!(write > 0 && read > 0);
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn both_loads_are_met_where_two_factors_can_meet_them_and_else_greater() {
+    fn two_factors_fit_both_loads_or_else_greater_one() {
         // Idleness 80 of 100 and 4 of 14; what is wanted is half of that and twice the rest.
         let (idle, work) = step([80.0, 22.0], [100.0, 14.0], [80.0, 4.0]);
         assert!((idle - 0.5).abs() < 1e-9 && (work - 2.0).abs() < 1e-9);

@@ -1,8 +1,9 @@
-//! A cluster of real replicas for one measurement: started with empty data, struck, stopped.
+//! A cluster of real replicas for one measurement: started with empty data, exposed to faults,
+//! stopped.
 //!
 //! ```text
 //!   start ──► quintet serve --config DIR/0.toml --links DIR/links.toml …   one process per replica
-//!     │ settle: who leads?       strike: crash (SIGKILL), start again, pause, resume
+//!     │ settle: who leads?       inject: crash (SIGKILL), start again, pause, resume
 //!     └ dropped: all processes end, and the data with them
 //! ```
 
@@ -36,7 +37,7 @@ const SETTLED: usize = 3;
 const ADMIN_OFFSET: u16 = 100;
 const PEER_OFFSET: u16 = 200;
 
-/// What is to be started.
+/// The cluster to start.
 #[derive(Clone, Debug)]
 pub struct ClusterPlan {
     /// The `quintet` program.
@@ -49,7 +50,7 @@ pub struct ClusterPlan {
     pub settings: Vec<(String, String)>,
     /// How many replicas.
     pub replicas: usize,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// The text of the links' description; `None` for the network as it is.
     pub links: Option<String>,
@@ -339,7 +340,7 @@ impl Cluster {
         moments
     }
 
-    /// What a replica's admin address answers; those between namespaces want the password.
+    /// The answer of a replica's admin address; replicas between namespaces require the password.
     fn ask(&self, id: usize, path: &str) -> std::io::Result<String> {
         let address = self.address(id, ADMIN_OFFSET).to_string();
         let answer = http::get_with(PASSWORD, &address, path, ANSWER)?;
@@ -386,7 +387,7 @@ impl Cluster {
                     return Err(Failure::failed(format!(
                         "replica {id} of {} ended with {status}{}",
                         self.plan.protocol,
-                        last_words(&log)
+                        exit_message(&log)
                     )));
                 }
             }
@@ -396,7 +397,7 @@ impl Cluster {
                 Ok(leader) => (last, same) = (Some(*leader), 1),
                 Err(_) => (last, same) = (None, 0),
             }
-            // Who has no leader for long needs none.
+            // Without a leader for long, the cluster needs none.
             let enough = match last {
                 Some(None) => SETTLED * 10,
                 _ => SETTLED,
@@ -452,7 +453,7 @@ impl Cluster {
     }
 
     /// A fault begins.
-    pub fn strike(&mut self, id: usize, kind: FaultKind) {
+    pub fn inject(&mut self, id: usize, kind: FaultKind) {
         match kind {
             FaultKind::SlowDisk(_) | FaultKind::HungDisk => unreachable!("{ONLY_SIMULATED}"),
             FaultKind::Pause => self.signal(id, Signal::STOP),
@@ -482,7 +483,7 @@ impl Cluster {
 
 const ONLY_SIMULATED: &str = "no scenario names faults of disks";
 
-fn last_words(log: &Path) -> String {
+fn exit_message(log: &Path) -> String {
     let said = fs::read_to_string(log).unwrap_or_default();
     let last = said.lines().rev().find(|line| !line.trim().is_empty());
     last.map_or_else(String::new, |last| format!("; it said: {last}"))

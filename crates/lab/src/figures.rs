@@ -1,4 +1,4 @@
-//! What the kernel knows about processes and about this machine.
+//! The kernel's statistics of processes and of this machine.
 //!
 //! ```text
 //!   /proc/PID/stat ──► CPU time     /proc/PID/status ──► resident memory
@@ -69,7 +69,7 @@ impl MachineTime {
     }
 }
 
-/// What is said of figures during which the host took so much; nothing where it hardly did.
+/// A remark on figures for which the host took this part of the CPU time; none where it hardly did.
 pub fn stolen_note(part: f64) -> Option<String> {
     (part >= STOLEN_NOTED).then(|| format!("host took {:.0} % of the cores", part * 100.0))
 }
@@ -101,7 +101,7 @@ fn sent_bytes(table: &str) -> Option<u64> {
             |at: usize| -> Option<u64> { figures.split_ascii_whitespace().nth(at)?.parse().ok() };
         match name.trim() {
             "lo" => loopback = column(8),
-            // What a replica sends, its end of the cable at the bridge receives.
+            // The bridge's end of the cable receives what a replica sends.
             cable if cable.starts_with("qtv") => cables = Some(cables.unwrap_or(0) + column(0)?),
             "qtb" => cables = Some(cables.unwrap_or(0) + column(8)?),
             _ => {}
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_took_is_a_part_of_all_cpu_time() {
+    fn stolen_time_is_part_of_cpu_time() {
         let at = |stolen: u64| {
             let stat = format!(
                 "cpu  100 0 50 {} 0 0 0 {stolen} 7 0\ncpu0 1 2\n",
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_counted_once_on_loopback_and_between_namespaces() {
+    fn sent_bytes_count_once_on_loopback_and_in_namespaces() {
         let lo = "Inter-| Receive\n face |bytes\n    lo: 70 1 0 0 0 0 0 0 70 1 0 0 0 0 0 0\n";
         assert_eq!(sent_bytes(lo), Some(70));
         // Two replicas sent 5 and 6; the clients, beyond the bridge, 7.

@@ -14,21 +14,21 @@ use crate::{
 use quintet_cli::{Failure, Outcome};
 use quintet_simulator::performance::{Costs, Profile};
 
-/// What fitting found.
+/// The result of fitting.
 #[derive(Clone, Debug)]
 pub struct Fitted {
     /// The profile, its costs scaled.
     pub file: ProfileFile,
-    /// What its baseline gives in virtual time, operations per second.
+    /// The baseline's throughput in virtual time, operations per second.
     pub throughput: f64,
-    /// What all costs were multiplied with.
+    /// The factor of all costs.
     pub factor: f64,
 }
 
 const FITS: usize = 8;
 /// As near as this is near enough.
 const NEAR: f64 = 0.01;
-/// Whatever cannot be met within this is not a matter of CPU time.
+/// A difference above this has a cause other than CPU time.
 const MET: f64 = 0.05;
 
 fn scaled(costs: &Costs, by: f64) -> Costs {
@@ -67,7 +67,7 @@ fn cell(baseline: &BaselineFile) -> Outcome<(Scenario, Cell)> {
     Ok((scenario, found))
 }
 
-/// What the baseline of a profile gives in virtual time, operations per second.
+/// The throughput of a profile's baseline in virtual time, operations per second.
 ///
 /// # Errors
 /// When the profile has no baseline, or its scenario has no such cell.
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_that_are_wrong_are_scaled_back_and_what_has_no_baseline_is_refused() {
+    fn wrong_costs_are_scaled_and_missing_baseline_is_rejected() {
         let (mut file, profile) = profile::load("racs-lan").unwrap();
         let wrong = Profile {
             costs: scaled(&profile.costs, 3.0),

@@ -1,4 +1,4 @@
-//! What failures short of a crash leave: each failure at each replica of each protocol.
+//! The effects of failures short of a crash: each failure at each replica of each protocol.
 //!
 //! ```text
 //!   protocol x failure x replica ──► performance::run, in virtual time ──► answers per second
@@ -33,7 +33,7 @@ pub enum Failure {
     HungDisk,
     /// All that it sends and is sent comes 20 ms late.
     SlowLink,
-    /// What it sends to the next replica, and nothing else, comes 20 ms late.
+    /// Messages to the next replica, and no others, come 20 ms late.
     OneLink,
     /// Nothing of what it sends arrives; it hears all others.
     OneWay,
@@ -69,7 +69,7 @@ impl Failure {
         }
     }
 
-    /// What it does, as faults of one of `replicas` and changes of links.
+    /// The failure as faults of one of `replicas` and changes of links.
     fn at(
         self,
         (replica, replicas): (u16, u16),
@@ -169,7 +169,7 @@ impl Default for Times {
     }
 }
 
-/// What is asked.
+/// The measurement to make.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The protocols, with the options of each.
@@ -178,7 +178,7 @@ pub struct Asked {
     pub failures: Vec<Failure>,
     /// How many replicas.
     pub replicas: u16,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// Clients in a closed loop, at all replicas but the failing one.
     pub clients: usize,
@@ -195,7 +195,7 @@ pub struct Asked {
 pub struct Row {
     /// The protocol's name.
     pub protocol: &'static str,
-    /// What fails.
+    /// The failure.
     pub failure: Failure,
     /// Where.
     pub replica: u16,
@@ -221,7 +221,7 @@ pub fn table(asked: &Asked, done: impl Fn() + Sync) -> Vec<Row> {
     let mut jobs = Vec::new();
     for (entry, options) in &asked.protocols {
         for failure in &asked.failures {
-            // What a disk does matters to nobody in memory.
+            // In memory the disk has no effect.
             let of_disk = matches!(failure, Failure::SlowDisk | Failure::HungDisk);
             if of_disk && asked.durability == Durability::Memory {
                 continue;

@@ -11,7 +11,7 @@ use crate::results::{Line, Results};
 use quintet_cli::{Failure, Outcome};
 use serde::{Deserialize, Serialize};
 
-/// What one way does at one rate.
+/// The result of one mode at one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// Commands per second.
@@ -31,7 +31,7 @@ pub struct Rate {
     pub sadl: Found,
 }
 
-/// What a calibration run found.
+/// The result of a calibration run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PerformanceTable {
     /// The scenario, and where it ran.
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_way_is_left_between_keeping_up_and_not_and_returned_to_below() {
+    fn direct_mode_is_left_at_saturation_and_resumed_below() {
         let rates = vec![
             rate(1_000, (1_000.0, 50.0)),
             rate(2_000, (1_990.0, 60.0)),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn way_slower_than_other_is_full_and_one_that_answers_nothing_has_no_median() {
+    fn slower_mode_is_full_and_silent_one_has_no_median() {
         let found = |rates| PerformanceTable::from_rates("here".to_owned(), rates).expect("full");
         let slow = vec![rate(1_000, (1_000.0, 50.0)), rate(2_000, (2_000.0, 800.0))];
         assert_eq!(found(slow).hybrid_latency_ms, 200);

@@ -1,4 +1,4 @@
-//! What is measured is kept at once, in a file that a later run continues.
+//! Each measurement is stored at once, in a file that a later run continues.
 //!
 //! ```text
 //!   run ──► DIR/rows.jsonl: what the rows belong to, then a row a line ──► the same run, later
@@ -24,7 +24,7 @@ pub(crate) struct Kept<Row> {
 /// Tells what is described, and done by this `program`, from everything else: figures of another
 /// build are not this one's.
 pub(crate) fn identity(description: &str, program: &Path) -> Outcome<String> {
-    // FNV-1a: nobody tries to deceive it.
+    // FNV-1a suffices, because the input is trusted.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut take = |bytes: &[u8]| {
         for byte in bytes {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_has_measured_is_not_this_one_s() {
+    fn measurements_of_other_program_are_not_reused() {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("program");
         let build = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! The lab: what watches real clusters from outside and judges or measures them.
+//! The lab watches real clusters from outside and checks or measures them.
 //!
 //! ```text
 //!   scenario ──► real processes / simulator ──► histories, figures ──► verdict, report

@@ -1,4 +1,4 @@
-//! The `quintet-lab` program. What it does is in [`cli`], one file per command.
+//! The `quintet-lab` program. The module [`cli`] has one file per command.
 
 mod cli;
 

@@ -73,7 +73,7 @@ pub struct ProfileFile {
     pub wake: u64,
     /// How long a replica looks for work before it sleeps.
     pub spin: u64,
-    /// What a frame takes between two processes beside CPU time.
+    /// The duration of a frame between two processes besides CPU time.
     pub hop: u64,
     /// Quantiles of a synchronisation's latency, at equal steps from the least to the greatest.
     pub sync: Vec<u64>,
@@ -81,7 +81,7 @@ pub struct ProfileFile {
     pub sync_kib: u64,
     /// CPU time.
     pub costs: CostsFile,
-    /// What they are fitted to; none where they were measured.
+    /// The targets of the fit; none where they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<BaselineFile>,
 }
@@ -148,7 +148,7 @@ costs_file! {
 }
 
 impl ProfileFile {
-    /// What the backend takes.
+    /// The costs that the backend uses.
     ///
     /// # Errors
     /// When the placement is neither.

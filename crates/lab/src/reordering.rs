@@ -25,7 +25,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
 };
 
-/// What is asked.
+/// The study to make.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// How the links behave.
@@ -41,7 +41,7 @@ pub struct Question {
     pub messages: u64,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
     /// Which part of the messages that the second receiver let go was reordered.
@@ -53,7 +53,7 @@ pub struct Answer {
 }
 
 const RECEIVERS: u16 = 2;
-/// What a message takes on the wire.
+/// Bytes of a message on the wire.
 const BYTES: usize = 100;
 /// The longest bound, in nanoseconds.
 const BOUND_MAX: u64 = 10_000_000;
@@ -100,7 +100,7 @@ pub fn ask(question: &Question) -> Answer {
             released: Vec::new(),
         })
         .collect();
-    // What is due: when, in which order it was asked for, and what.
+    // The due events: time, order of scheduling, and event.
     let mut queue: BinaryHeap<Reverse<(u64, u64, Event)>> = BinaryHeap::new();
     let mut asked = 0;
     let mut push = |queue: &mut BinaryHeap<_>, at, event| {
@@ -190,14 +190,14 @@ enum Event {
 pub struct Figure {
     /// Which of the paper's.
     pub title: &'static str,
-    /// What varies.
+    /// The varied quantity.
     pub x: &'static str,
     /// By value: without deadlines or with one percentile.
     pub points: Vec<(u64, Answer)>,
 }
 
 impl Figure {
-    /// What stands over its columns.
+    /// The headings of its columns.
     #[must_use]
     pub const fn header(&self) -> [&'static str; 4] {
         [
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_undo_reordering_and_more_of_it_longer_messages_are_held() {
+    fn longer_deadlines_undo_more_reordering() {
         let [none, half, most] = [None, Some(50), Some(95)].map(|one| ask(&question(one)));
         assert!(none.reordered > 0.2, "{none:?}");
         assert!(most.reordered < half.reordered, "{half:?} {most:?}");

@@ -1,4 +1,4 @@
-//! What runs find: rows as they were measured, and the table that is made of them.
+//! Results of runs: measured rows, and the table that is made of them.
 //!
 //! ```text
 //!   run ──► Row, one per repetition and cell ──► Line, all repetitions of a cell ──► Results
@@ -13,7 +13,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What one repetition of one cell found.
+/// The result of one repetition of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Where.
@@ -39,7 +39,7 @@ pub struct Row {
     pub latency: Latency,
     /// Errors and lost connections.
     pub failed: u64,
-    /// Requests that nobody answered.
+    /// Requests without an answer.
     pub unanswered: u64,
     /// CPU seconds of all replicas per million operations.
     pub cpu_per_million: Option<f64>,
@@ -65,7 +65,7 @@ pub struct Row {
     /// began, and how often.
     #[serde(default)]
     pub moments: BTreeMap<String, (f64, f64, u64)>,
-    /// What the leader shows of itself at the end.
+    /// The leader's own statistics at the end.
     #[serde(default)]
     pub details: BTreeMap<String, String>,
     /// CPU seconds of the busiest replica per million operations.
@@ -118,7 +118,7 @@ pub struct Line {
     /// Which part of the machine's CPU time its host took for others.
     #[serde(default)]
     pub stolen: Option<Spread>,
-    /// Errors, lost connections and requests that nobody answered.
+    /// Errors, lost connections and requests without an answer.
     pub failed: u64,
     /// Per cent of the commands that were executed behind one that was submitted later.
     #[serde(default)]
@@ -145,11 +145,11 @@ pub struct Line {
 pub struct Results {
     /// The scenario's name.
     pub name: String,
-    /// What it shows.
+    /// The subject of the figure.
     pub about: String,
     /// The paper and figure that it answers to.
     pub paper: String,
-    /// What the sweep changes.
+    /// The parameter of the sweep.
     pub swept: Option<Parameter>,
     /// `disk` or `memory`.
     pub durability: String,
@@ -173,14 +173,14 @@ pub struct Results {
     pub machine: Machine,
     /// The machine that was simulated.
     pub profile: String,
-    /// What is plotted.
+    /// The plotted axes.
     pub plots: Vec<(Axis, Axis)>,
-    /// What was done to replicas and links.
+    /// Periods of faults at replicas and links.
     pub shades: Vec<Shade>,
-    /// What a paper shows.
+    /// The values that a paper shows.
     pub published: Vec<Published>,
     /// The table.
     pub lines: Vec<Line>,
-    /// What it is made of.
+    /// Its rows.
     pub rows: Vec<Row>,
 }

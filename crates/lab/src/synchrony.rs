@@ -30,7 +30,7 @@ use std::{collections::BTreeMap, path::Path, thread, time::Duration};
 /// Which quantiles of the lengths of rounds a replica shows, per cent.
 pub const QUANTILES: [u32; 5] = [10, 25, 50, 90, 99];
 
-/// What a replica says of its rounds and its network. All times are nanoseconds.
+/// A replica's statistics of its rounds and its network. All times are nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Measured {
     /// Rounds that ended.
@@ -73,7 +73,7 @@ impl Measured {
         })
     }
 
-    /// What happened since an earlier look; what is about the newest samples stays.
+    /// Changes since an earlier look; statistics of the newest samples stay.
     #[must_use]
     pub const fn since(self, earlier: &Self) -> Self {
         Self {
@@ -115,7 +115,7 @@ pub fn coefficient(processing_mean: f64, processing_tail: f64, deviation: f64) -
     processing_mean / (deviation + processing_tail).max(1.0)
 }
 
-/// What is asked in virtual time.
+/// The study in virtual time.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// How many replicas.
@@ -149,7 +149,7 @@ pub struct Trial {
     pub frames_per_command: f64,
     /// CPU time of replicas for each frame that one of them took in, in nanoseconds.
     pub processing: f64,
-    /// What the leader's replica measured.
+    /// The measurements of the leader's replica.
     pub measured: Measured,
     /// α.
     pub efficiency: f64,
@@ -165,7 +165,7 @@ impl Trial {
     }
 }
 
-/// What one distribution of delays makes of all lengths.
+/// The result of one distribution of delays for all lengths.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct System {
     /// Delays vary evenly between nothing and this, in nanoseconds.
@@ -187,7 +187,7 @@ pub fn best(trials: &[Trial]) -> Option<&Trial> {
     })
 }
 
-/// What was found in virtual time.
+/// The result in virtual time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
     /// t̂, in nanoseconds.
@@ -253,7 +253,7 @@ fn trial(
         return Err(Failure::failed(why));
     }
     let measured = Measured::of(&found.details.into_iter().collect())
-        .ok_or_else(|| Failure::failed("nobody leads at the end"))?;
+        .ok_or_else(|| Failure::failed("there is no leader at the end"))?;
     let commands = found.answered.len() as f64;
     Ok(Trial {
         length: length.as_nanos() as u64,
@@ -324,7 +324,7 @@ pub fn measure(question: &Question, mut watch: impl FnMut(usize, usize) -> bool)
     })
 }
 
-/// What a replica of a running cluster shows.
+/// The statistics of a replica of a running cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Seen {
     /// Which replica.
@@ -333,7 +333,7 @@ pub struct Seen {
     pub mode: String,
     /// How long its rounds may last now, as it says.
     pub length: String,
-    /// What it measured between the two looks.
+    /// Its measurements between the two looks.
     pub measured: Measured,
     /// S⁹⁰.
     pub coefficient: f64,
@@ -345,12 +345,12 @@ pub struct Seen {
     pub proposed: u64,
 }
 
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a status says: the replica's number, and its details.
+/// The contents of a status: the replica's number, and its details.
 fn look(address: &str) -> Outcome<(u64, BTreeMap<String, String>)> {
     let failed = |why: &dyn std::fmt::Display| Failure::failed(format!("{address}: {why}"));
-    let answer = http::get(address, "/status", PATIENCE).map_err(|error| failed(&error))?;
+    let answer = http::get(address, "/status", TIMEOUT).map_err(|error| failed(&error))?;
     if answer.code != 200 {
         return Err(failed(&format!("HTTP {}", answer.code)));
     }
@@ -362,7 +362,7 @@ fn look(address: &str) -> Outcome<(u64, BTreeMap<String, String>)> {
 }
 
 impl Seen {
-    /// What two looks at a replica say.
+    /// The result of two looks at a replica.
     ///
     /// # Errors
     /// When its protocol has no rounds.
@@ -421,7 +421,7 @@ pub fn us(nanos: f64) -> String {
     format!("{:.3}", nanos / 1e3)
 }
 
-/// What stands over the columns of [`Found::rows`].
+/// The headings of the columns of [`Found::rows`].
 pub const HEADER: [&str; 9] = [
     "delays up to, us",
     "early exit",
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_are_as_long_as_delays_vary_are_more_effective_and_tails_cost_throughput() {
+    fn rounds_matching_jitter_are_effective_and_tails_cost() {
         let (_, profile) = crate::profile::load("chora").unwrap();
         let lengths = [1_000, 2_000, 8_000].map(Duration::from_nanos).to_vec();
         let question = Question {

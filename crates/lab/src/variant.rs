@@ -6,13 +6,13 @@
 //!                                              under this name
 //! ```
 //!
-//! What is to be compared stands in one run, so that a variant is named where a protocol is.
+//! All compared variants stand in one run, so that a variant is named where a protocol is.
 
 use quintet_replica::Level;
 use std::fmt::{self, Display, Formatter};
 
-/// What a protocol or a variant is called in the registry. A scenario may have it several times,
-/// with options of their own: `racs` and `racs/sadl`.
+/// The name of a protocol or a variant in the registry. A scenario may have it several times, with
+/// options of their own: `racs` and `racs/sadl`.
 pub fn base(protocol: &str) -> &str {
     protocol.split(['/', '+']).next().unwrap_or(protocol)
 }
@@ -24,8 +24,8 @@ pub struct Variant {
     pub named: String,
     /// Options: name and value.
     pub options: Vec<(String, String)>,
-    /// What reads need: `stale` ones the state of the replica that is asked, however old,
-    /// `ordered` ones a place in the log, as if they were writes.
+    /// The consistency of reads: `stale` ones need the state of the replica that is asked, however
+    /// old, `ordered` ones a place in the log, as if they were writes.
     pub reads: Level,
 }
 
@@ -59,7 +59,7 @@ impl Variant {
         Ok(variant)
     }
 
-    /// What the registry calls it.
+    /// The name in the registry.
     pub fn protocol(&self) -> &str {
         base(&self.named)
     }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_variant_is_refused_with_what_is_accepted() {
+    fn unknown_variant_is_rejected_with_accepted_ones() {
         for (text, expected) in [
             ("chain_paxso", "chain_paxos"),
             ("chain_paxos+fast", "'ordered' or OPTION=VALUE"),

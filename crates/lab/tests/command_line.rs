@@ -74,7 +74,7 @@ fn mistyped_protocol_or_option_gets_a_suggestion() {
 }
 
 #[test]
-fn bench_tells_nobody_there_from_a_wrong_address() {
+fn bench_distinguishes_unreachable_from_wrong_address() {
     let closed = format!("127.0.0.1:{}", base_port(1));
     fails(&["bench", &closed], 3, &["cannot connect", "quintet demo"]);
     fails(&["bench", "http://127.0.0.1:1"], 2, &["redis://"]);
@@ -147,7 +147,7 @@ at = "100ms"
 "#;
 
 #[test]
-fn script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_fails() {
+fn replayed_script_gives_diagram_and_exit_code() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("script.toml");
     let path = file.display().to_string();
@@ -165,7 +165,7 @@ fn script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_fai
     let page = std::fs::read_to_string(directory.path().join("script.html")).unwrap();
     assert!(page.contains("<svg") && page.contains(">r2<"));
 
-    // After healing nobody asks for anything, so the core never shows that it continues.
+    // After healing no client sends a request, so the core never shows that it continues.
     let silent = SCRIPT.replace("end = \"400ms\"", "heal = \"200ms\"\ncommits = 20");
     let output = replay(&silent);
     assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));

@@ -138,7 +138,7 @@ fn in_help(words: &[&str], found: &mut Vec<Shown>) {
     }
 }
 
-/// What is done to check a command.
+/// How a command is checked.
 #[derive(Debug, PartialEq, Eq)]
 enum Check {
     /// Runs it, and what stands before and behind its `&&`, `|` and `>`.
@@ -381,7 +381,7 @@ impl Sandbox {
         if !before.is_empty() {
             let before = self.adapt(before.trim(), self.spare);
             self.end(&before)?;
-            // What `config new` wrote names the usual ports.
+            // The output of `config new` names the usual ports.
             let file = self.directory.path().join("one.toml");
             if let Ok(text) = fs::read_to_string(&file) {
                 fs::write(file, Self::elsewhere(&text, self.spare)).unwrap();
@@ -620,7 +620,7 @@ fn before_placeholder_free(line: &str) -> usize {
     }
 }
 
-/// Whether the command needs a program of somebody else that is not here.
+/// Whether the command needs a third-party program that is not here.
 fn needs_missing(line: &str) -> bool {
     let there = |name: &str| {
         let path = std::env::var_os("PATH").unwrap();

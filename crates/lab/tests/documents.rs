@@ -68,7 +68,7 @@ fn prose(text: &str) -> String {
     kept.collect::<Vec<_>>().join("\n")
 }
 
-/// What a page can be linked at, formed from its headings as GitHub and mdBook form it.
+/// The anchors of a page, formed from its headings as GitHub and mdBook form them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let (mut found, text) = (BTreeSet::new(), prose(text));
     for heading in text.lines().filter(|line| line.starts_with('#')) {
@@ -135,7 +135,7 @@ fn summary_lists_each_page_once() {
     assert_eq!(listed.iter().collect::<Vec<_>>(), pages);
 }
 
-/// What mdBook makes a book of: titles, and lists of links to pages below the source's folder.
+/// The input of mdBook: titles, and lists of links to pages below the source's folder.
 #[test]
 fn summary_is_a_table_of_contents_of_a_book() {
     let book: toml::Table = source("book.toml").parse().unwrap();
@@ -164,7 +164,7 @@ fn sources_name_pages_that_exist() {
     paths.extend(["justfile", "Cargo.toml"].map(|name| root.join(name)));
     let mut count = 0;
     for path in paths {
-        // What is no text names no page.
+        // A file that is not text names no page.
         let text = fs::read_to_string(&path).unwrap_or_default();
         for piece in text.split("docs/").skip(1) {
             let is_path = |c: char| c.is_ascii_alphanumeric() || "-_/.".contains(c);
@@ -292,7 +292,7 @@ fn protocol_pages_list_options_with_defaults() {
         let table = all[&page].split("## Options").nth(1).unwrap();
         let rows = table.lines().filter(|line| line.starts_with("| `"));
         let rows: Vec<_> = rows.map(|line| cells(line)[..2].join(" ")).collect();
-        let options = entry.options.iter().filter(|spec| spec.name != "plant");
+        let options = entry.options.iter().filter(|spec| spec.name != "bug");
         let options: Vec<_> = options
             .map(|spec| format!("`{}` {}", spec.name, spec.default))
             .collect();

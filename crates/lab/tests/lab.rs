@@ -42,7 +42,7 @@ fn synchrony_is_measured_in_virtual_time_and_best_round_is_told() {
 }
 
 #[test]
-fn comparison_measures_each_system_in_each_round_and_continues_where_it_stopped() {
+fn comparison_measures_all_systems_per_round_and_resumes() {
     if !is_installed("redis-server") {
         println!("skipped: redis-server is not installed");
         return;
@@ -133,7 +133,7 @@ fn comparison_measures_each_system_in_each_round_and_continues_where_it_stopped(
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_with_what_can() {
+fn unknown_system_is_rejected_with_list_of_known_ones() {
     let output = run(&["lab", "compare", "etcdd/disk"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -187,7 +187,7 @@ fn lab_run(directory: &std::path::Path, out: &str, arguments: &[&str]) -> std::p
 }
 
 #[test]
-fn two_simulated_runs_give_same_csv_and_run_continues_where_it_stopped() {
+fn simulated_runs_give_same_csv_and_resume() {
     let directory = tempfile::tempdir().unwrap();
     let read = |out: &str, name: &str| {
         std::fs::read_to_string(directory.path().join(out).join(name)).unwrap()
@@ -384,7 +384,7 @@ fn scenarios_are_listed_and_wrong_one_is_refused_with_its_line() {
 }
 
 #[test]
-fn attack_shows_what_is_left_of_each_protocol_and_where_it_was_shaded() {
+fn attack_shows_remaining_throughput_and_shaded_periods() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().to_str().unwrap();
     let arguments = [

@@ -27,7 +27,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// What can go wrong with a cluster.
+/// Errors of a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A replica cannot be started.
@@ -36,7 +36,7 @@ pub enum Error {
     /// A file or a socket of the cluster cannot be used.
     #[error("{what}: {error}")]
     System {
-        /// What was attempted.
+        /// The attempted action.
         what: String,
         /// Why it failed.
         error: io::Error,
@@ -512,7 +512,7 @@ impl Cluster {
     }
 
     /// Has the cluster continue with another protocol, or with other options of its own. Commands
-    /// wait for a moment and are executed once. What is so already changes nothing.
+    /// wait for a moment and are executed once. If the cluster already runs so, nothing changes.
     ///
     /// # Errors
     /// [`Error::Change`] with the reason; nothing has changed then, unless it says that it may.
@@ -640,7 +640,7 @@ impl Cluster {
             .map_err(Error::Change)
     }
 
-    /// What each running replica says of itself.
+    /// The status that each running replica reports.
     pub fn status(&self) -> impl Iterator<Item = StatusReport> {
         self.replicas
             .iter()

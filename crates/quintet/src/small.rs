@@ -13,9 +13,9 @@ use quintet_replica::{
 /// into bytes and back. For more (time, chance, large states, commands that do not conflict)
 /// implement [`StateMachine`].
 ///
-/// What must hold: the same commands in the same order give the same replies and the same
-/// [`encode`](Self::encode) on every replica, so there is no clock, no randomness and no order of
-/// a hash map in them; no bytes make it panic.
+/// The same commands in the same order must give the same replies and the same
+/// [`encode`](Self::encode) on every replica. So the machine reads no clock, no randomness and no
+/// order of a hash map, and no bytes make it panic.
 pub trait SmallStateMachine: Clone + Send + 'static {
     /// Executes a command and gives its reply.
     fn apply(&mut self, command: &[u8]) -> Vec<u8>;
@@ -124,9 +124,9 @@ pub mod kind {
     pub enum Whole {}
 }
 
-/// Whatever a cluster can replicate: a [`SmallStateMachine`], or a [`StateMachine`] that can be
-/// cloned. Every replica gets a copy. A type that implements both must be wrapped in [`Small`] or
-/// left with one.
+/// A state machine that a cluster can replicate: a [`SmallStateMachine`], or a [`StateMachine`]
+/// that can be cloned. Every replica gets a copy. A type that implements both must be wrapped in
+/// [`Small`] or left with one.
 pub trait Replicated<Kind>: Clone {
     /// The machine of one replica.
     fn machine(&self) -> Box<dyn StateMachine>;

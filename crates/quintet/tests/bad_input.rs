@@ -1,5 +1,5 @@
-//! What outsiders may send, and what operators may get wrong: each gets a clear answer, and the
-//! server continues. Real processes, real sockets, real files.
+//! Bad input from outsiders and mistakes of operators: each gets a clear answer, and the server
+//! continues. Real processes, real sockets, real files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -22,7 +22,7 @@ fn one(more: &[&str]) -> (Setup, Served) {
 }
 
 #[test]
-fn what_breaks_redis_protocol_gets_redis_s_error_and_end_of_connection() {
+fn protocol_error_gets_redis_error_and_closes_connection() {
     let (_setup, replica) = one(&[]);
     let too_big = "x".repeat(70_000);
     let cases: [(&str, &str); 9] = [
@@ -51,7 +51,7 @@ fn what_breaks_redis_protocol_gets_redis_s_error_and_end_of_connection() {
 }
 
 #[test]
-fn what_no_command_can_mean_gets_error_and_connection_continues() {
+fn meaningless_command_gets_error_and_connection_continues() {
     let (_setup, replica) = one(&["--limits-value-bytes-max", "1MiB"]);
     let mut client = replica.client();
     let cases: [(&[&str], &str); 12] = [
@@ -189,7 +189,8 @@ fn without_quorum_writes_and_reads_are_refused_within_deadline() {
         (client.ask(&["SET", "k", "0"]).unwrap() == "OK").then_some(())
     });
     drop(replicas.drain(1..));
-    // What was in progress when they died may have an open end; what comes later has not.
+    // The outcome of commands in flight at the crash may be unknown; later commands have a definite
+    // one.
     eventually("a definite refusal", || {
         let answer = client.ask(&["SET", "k", "1"]).ok()?;
         let refused = answer.starts_with("-CLUSTERDOWN no quorum (1 of 3 reachable; no answer");
@@ -281,7 +282,7 @@ fn write_whose_outcome_is_open_at_the_deadline_is_uncertain() {
 }
 
 #[test]
-fn open_write_is_uncertain_as_soon_as_quorum_is_known_to_be_lost() {
+fn open_write_is_uncertain_once_quorum_is_lost() {
     write_with_an_open_end("1h");
 }
 

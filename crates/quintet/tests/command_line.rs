@@ -133,7 +133,7 @@ fn completions_are_scripts_of_the_shell() {
 }
 
 #[test]
-fn nobody_there_is_told_from_somebody_ill() {
+fn unreachable_differs_from_unhealthy() {
     let closed = format!("127.0.0.1:{}", base_port(1));
     fails(&["status", "--admin", &closed], 3, &["no replica answers"]);
     fails(
@@ -228,7 +228,7 @@ fn configurations_are_written_checked_and_explained() {
 }
 
 #[test]
-fn demo_over_datagrams_of_protocol_that_needs_streams_is_refused() {
+fn demo_over_datagrams_rejects_protocol_that_needs_streams() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo").display().to_string();
     let wrong = [

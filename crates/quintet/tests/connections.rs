@@ -1,5 +1,4 @@
-//! Connections that nobody uses, strangers, and processes that have few descriptors, with real
-//! processes.
+//! Idle connections, strangers, and processes that have few descriptors, with real processes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -33,8 +32,8 @@ fn idle_connections(address: &str, count: usize) -> Vec<TcpStream> {
         .collect()
 }
 
-/// What the server said to a connection that it closed, if it did.
-fn last_words(stream: &mut TcpStream, within: Duration) -> Option<String> {
+/// The server's last message on a connection that it closed, if it sent one.
+fn exit_message(stream: &mut TcpStream, within: Duration) -> Option<String> {
     stream.set_read_timeout(Some(within)).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).ok().map(|_| text)
@@ -65,7 +64,7 @@ fn replica_serves_on_when_clients_take_all_descriptors() {
         served.said()
     );
     assert_eq!(honest.ask(&["GET", "a"]).unwrap(), "1");
-    let refused = last_words(idle.last_mut().unwrap(), TIMEOUT);
+    let refused = exit_message(idle.last_mut().unwrap(), TIMEOUT);
     assert_eq!(
         refused.as_deref(),
         Some("-ERR max number of clients reached\r\n")
@@ -91,7 +90,7 @@ fn soft_limit_of_descriptors_is_raised_when_the_hard_one_allows() {
     let mut last = Client::connect(&served.redis).unwrap();
     assert_eq!(last.ask(&["GET", "key-1"]).unwrap().len(), 64 << 10);
     assert_eq!(
-        last_words(idle.last_mut().unwrap(), Duration::from_millis(50)),
+        exit_message(idle.last_mut().unwrap(), Duration::from_millis(50)),
         None,
         "it is still connected"
     );
@@ -129,7 +128,7 @@ fn strangers_are_closed_when_a_password_is_set() {
     let begun = Instant::now();
     let mut stranger = TcpStream::connect(&served.redis).unwrap();
     assert_eq!(
-        last_words(&mut stranger, Duration::from_secs(20)).as_deref(),
+        exit_message(&mut stranger, Duration::from_secs(20)).as_deref(),
         Some("")
     );
     assert!(begun.elapsed() >= Duration::from_millis(900));
@@ -168,7 +167,7 @@ fn admin_asks_for_the_password_and_the_program_gives_it() {
 }
 
 #[test]
-fn password_guesses_are_counted_logged_and_keep_nobody_out() {
+fn password_guesses_are_logged_and_lock_no_client_out() {
     let setup = Setup::new(1);
     let served = setup.start_with(0, &["--password", "secret"], &[]);
     served.ready();
@@ -212,7 +211,7 @@ fn honest_client_is_answered_when_another_sends_long_commands() {
     assert_eq!(answers.next().unwrap().unwrap(), ":5000");
     let refused = answers.next().unwrap().unwrap();
     assert!(refused.contains("send fewer at once"), "{refused}");
-    // What is shown is up to a tenth of a second old.
+    // The shown value is up to a tenth of a second old.
     eventually("the longest turn is shown", || {
         (served.metric("loop_turn_seconds_max") > 0.001).then_some(())
     });

@@ -27,14 +27,14 @@ fn all_ready(replicas: &[Replica]) {
 
 fn gone(replicas: &[Replica]) {
     for replica in replicas {
-        eventually("nobody listens", || {
+        eventually("the port is unused", || {
             TcpStream::connect(&replica.redis).is_err().then_some(())
         });
     }
 }
 
 #[test]
-fn what_one_replica_takes_all_have_and_a_second_start_still_has() {
+fn write_at_one_replica_is_at_all_after_second_start() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo");
     let base = base_port(3);
@@ -93,7 +93,7 @@ fn what_one_replica_takes_all_have_and_a_second_start_still_has() {
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_when_leader_is_killed_or_everybody_is() {
+fn acknowledged_writes_survive_kill_of_leader_or_all() {
     let directory = tempfile::tempdir().unwrap();
     let demo = Demo::start(&directory.path().join("demo"), base_port(3), &[]);
     let load = Load::default();
@@ -147,7 +147,7 @@ fn no_acknowledged_write_is_lost_when_leader_is_killed_or_everybody_is() {
 }
 
 #[test]
-fn memory_demo_always_starts_empty_and_never_touches_disk_cluster() {
+fn memory_demo_starts_empty_and_leaves_disk_cluster_alone() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo");
     let base = base_port(3);
@@ -201,7 +201,7 @@ fn memory_demo_always_starts_empty_and_never_touches_disk_cluster() {
 }
 
 #[test]
-fn memory_demo_loses_nothing_while_a_majority_lives() {
+fn memory_demo_loses_nothing_while_majority_runs() {
     let directory = tempfile::tempdir().unwrap();
     let demo = Demo::start(
         &directory.path().join("demo"),
@@ -225,13 +225,13 @@ fn memory_demo_loses_nothing_while_a_majority_lives() {
     let incarnation = victim.status().unwrap()["incarnation"].as_u64();
     assert!(
         incarnation > Some(1),
-        "it came back in a new life: {incarnation:?}"
+        "it came back in a new incarnation: {incarnation:?}"
     );
     assert_eq!(demo.interrupt(), Some(0));
 }
 
 #[test]
-fn directories_that_are_not_this_demo_s_are_refused_and_left_alone() {
+fn foreign_directories_are_rejected_untouched() {
     let directory = tempfile::tempdir().unwrap();
     let foreign = directory.path().join("foreign");
     std::fs::create_dir(&foreign).unwrap();

@@ -128,7 +128,7 @@ fn divided_keys_are_written_and_read_at_every_replica() {
 
     pipeline_is_answered_in_order(&demo.replicas[0].redis);
 
-    // What a layout fixes is refused while it runs, and nothing changes.
+    // A running replica rejects changes of a setting that the layout fixes, and nothing changes.
     for refused in [
         &["member", "remove", "3", "--dir", &dir][..],
         &["protocol", "switch", "racs", "--dir", &dir],

@@ -29,7 +29,7 @@ impl SmallStateMachine for Log {
     }
 }
 
-/// What the documentation shows is run as its first test.
+/// The first test runs the example of the documentation.
 #[test]
 fn documentation_shows_the_example_as_it_is() {
     let example = include_str!("../../../examples/counter.rs");
@@ -191,7 +191,7 @@ fn whole_state_machine_is_replicated_too() {
 }
 
 #[test]
-fn who_needs_no_order_may_have_none() {
+fn sender_without_order_may_choose_unordered() {
     let raw = Cluster::local(3)
         .protocol("derecho")
         .option("delivery", "raw");

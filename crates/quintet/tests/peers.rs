@@ -15,7 +15,7 @@ use support::{
     served::{Served, Setup},
 };
 
-/// What a log says of peers that are not linked.
+/// The log's messages about peers that are not linked.
 fn complaints(replica: &Served) -> Vec<String> {
     let log = replica.said();
     let about = |line: &&str| line.contains("no link to a member") || line.contains("is refused");

@@ -49,7 +49,7 @@ fn file_of(replica: &Replica) -> &Path {
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_when_proxies_and_leader_are_killed() {
+fn acknowledged_writes_survive_kill_of_proxies_and_leader() {
     let directory = tempfile::tempdir().unwrap();
     let options = ["--protocol", "nezha"];
     let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
@@ -130,7 +130,7 @@ fn replicas_and_proxies_talk_in_datagrams_when_told_to() {
         }
     });
     load.check(&addresses);
-    // What fits no datagram goes by the connections.
+    // A message that fits no datagram goes by the connections.
     let long = "x".repeat(100_000);
     let mut client = support::Client::connect(&proxy.redis).unwrap();
     assert_eq!(client.ask(&["SET", "long", &long]).unwrap(), "OK");
@@ -159,7 +159,7 @@ fn proxy_continues_when_the_replica_that_it_asks_is_killed() {
 }
 
 #[test]
-fn proxy_of_another_secret_serves_nobody() {
+fn proxy_with_wrong_secret_serves_no_client() {
     let directory = tempfile::tempdir().unwrap();
     let options = ["--protocol", "multipaxos", "--durability", "memory"];
     let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
@@ -189,7 +189,7 @@ fn proxy_of_another_secret_serves_nobody() {
 }
 
 #[test]
-fn proxies_of_demo_serve_are_reported_when_they_die_and_leave_with_it() {
+fn proxies_of_demo_serve_and_end_with_it() {
     let directory = tempfile::tempdir().unwrap();
     let base = base_port(5);
     let options = ["--protocol", "nezha", "--proxies", "2"];

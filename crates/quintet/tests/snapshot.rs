@@ -45,7 +45,7 @@ fn serves(dir: &Path, protocol: &str, position: u64) {
         );
         let status = demo.replicas[2].status().unwrap();
         assert_eq!(status["protocol"], protocol);
-        // What is published may be a little old.
+        // The published position may be a little old.
         eventually("positions continue", || {
             let status = demo.replicas[2].status()?;
             (status["position"].as_u64()? > position).then_some(())

@@ -76,7 +76,7 @@ impl Faulty {
         self.setup.root().join(format!("faults-{id}"))
     }
 
-    fn strike(&self, id: u16, name: &str) {
+    fn inject(&self, id: u16, name: &str) {
         fs::write(self.triggers(id).join(name), b"").unwrap();
     }
 
@@ -104,7 +104,7 @@ impl Faulty {
 }
 
 #[test]
-fn leader_without_room_hands_over_refuses_writes_serves_reads_and_recovers() {
+fn leader_without_space_hands_over_serves_reads_and_recovers() {
     let Some(cluster) = Faulty::start(3, &[]) else {
         return;
     };
@@ -112,7 +112,7 @@ fn leader_without_room_hands_over_refuses_writes_serves_reads_and_recovers() {
     let replica = &cluster.replicas[usize::from(full)];
     assert_eq!(replica.client().ask(&["SET", "a", "1"]).unwrap(), "OK");
     assert_eq!(replica.info("disk_state"), "ok");
-    cluster.strike(full, "full");
+    cluster.inject(full, "full");
     let answer = cluster.fill(full);
     assert!(
         answer.starts_with("-MISCONF the disk of this replica is full"),
@@ -148,7 +148,7 @@ fn single_replica_without_room_refuses_writes_and_loses_none() {
         return;
     };
     let mut client = cluster.replicas[0].client();
-    cluster.strike(0, "full");
+    cluster.inject(0, "full");
     let answer = cluster.fill(0);
     assert!(answer.starts_with("-MISCONF"), "{answer}");
     assert_eq!(client.ask(&["STRLEN", "filler:0"]).unwrap(), "500000");
@@ -173,7 +173,7 @@ fn single_replica_without_room_refuses_writes_and_loses_none() {
 }
 
 #[test]
-fn replica_that_starts_without_room_serves_what_it_has_and_recovers() {
+fn replica_started_without_space_serves_reads_and_recovers() {
     let Some(mut cluster) = Faulty::start(1, &["--client-deadline", "3s"]) else {
         return;
     };
@@ -181,7 +181,7 @@ fn replica_that_starts_without_room_serves_what_it_has_and_recovers() {
     eventually("a write", || {
         (client.ask(&["SET", "a", "1"]).ok()? == "OK").then_some(())
     });
-    cluster.strike(0, "full");
+    cluster.inject(0, "full");
     cluster.fill(0);
     // Killed, so that it had no time to tidy up; and more than once.
     for _ in 0..2 {
@@ -219,10 +219,10 @@ fn fsync_error_then_retry() {
     let Some(mut cluster) = Faulty::start(3, &["--journal-direct", "false"]) else {
         return;
     };
-    let struck = cluster.leader();
-    cluster.strike(struck, "sync");
-    let mut replica = cluster.replicas.remove(usize::from(struck));
-    // Whatever the answer is, it is not from this replica's disk.
+    let target = cluster.leader();
+    cluster.inject(target, "sync");
+    let mut replica = cluster.replicas.remove(usize::from(target));
+    // The answer does not matter: it is not from this replica's disk.
     let _ = replica.client().ask(&["SET", "a", "1"]);
     assert_eq!(replica.process.wait().code(), Some(8));
     assert!(
@@ -242,7 +242,7 @@ fn storage_error_half_stops_node() {
     let Some(mut cluster) = Faulty::start(1, &[]) else {
         return;
     };
-    cluster.strike(0, "write");
+    cluster.inject(0, "write");
     let mut replica = cluster.replicas.remove(0);
     let answer = replica.client().ask(&["SET", "a", "1"]);
     assert!(!matches!(answer.as_deref(), Ok("OK")), "{answer:?}");
@@ -256,7 +256,7 @@ fn verify(directory: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn stopped_replica_s_journal_is_inspected_and_verified_and_running_one_s_is_refused() {
+fn journal_inspection_requires_stopped_replica() {
     let setup = Setup::new(1);
     let replica = setup.start(0, &[]);
     replica.ready();
@@ -313,7 +313,7 @@ fn stopped_replica_s_journal_is_inspected_and_verified_and_running_one_s_is_refu
     assert!(serde_json::from_str::<Value>(&indented).unwrap()["segments"][0]["records"].is_u64());
     assert_eq!(listing(&data), before, "looking changes nothing");
 
-    // A flipped byte is named with its place, and so it is by a start.
+    // The journal check and a start both name the position of a corrupted byte.
     let offset = lines[7]["offset"].as_u64().unwrap() + 60;
     let segment = lines[7]["segment"].as_u64().unwrap();
     let file = data.join(format!("journal/{segment:020}.segment"));

@@ -1,5 +1,5 @@
-//! Batches of requests: encoded once by whoever receives them from clients, then forwarded,
-//! journalled and executed as the same bytes.
+//! Batches of requests: the replica or proxy that receives them from clients encodes them once;
+//! they are then forwarded, journalled and executed as the same bytes.
 //!
 //! ```text
 //!   batch   = version u8 | level u8 | seals and group u16 | count u32 | frontend u64 | batch id u64 | request*
@@ -35,7 +35,7 @@ const SEALS_AT: usize = 2;
 pub const GROUPS_MAX: u32 = 1 << 15;
 const REQUEST_HEADER: usize = 32;
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RequestKind {
@@ -76,7 +76,7 @@ impl RequestKind {
 pub struct RequestView<'a> {
     /// Which session and which place in it.
     pub id: CommandId,
-    /// What it asks for.
+    /// Its kind.
     pub kind: RequestKind,
     /// How many earlier sequence numbers of the session still await their reply.
     pub open: u16,
@@ -191,7 +191,7 @@ impl BatchBuilder {
     }
 }
 
-/// What stands before the payload of a batch's first request.
+/// Bytes before the payload of a batch's first request.
 const ROOM: usize = HEADER + REQUEST_HEADER;
 
 /// A request's payload. One that is written here has room before it for all else that stands in a
@@ -350,7 +350,7 @@ impl<'a> BatchView<'a> {
         u32_at(self.bytes, 4).unwrap_or(0)
     }
 
-    /// Who waits for the replies.
+    /// The frontend that waits for the replies.
     #[must_use]
     pub fn frontend(&self) -> FrontendId {
         FrontendId(u64_at(self.bytes, 8).unwrap_or(0))
@@ -440,7 +440,7 @@ impl<'a> Iterator for Requests<'a> {
     }
 }
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RequestStatus {
@@ -449,8 +449,8 @@ pub enum RequestStatus {
     /// The session is not known (any more). The request was not executed by this batch; whether
     /// an earlier try was, cannot be told.
     SessionUnknown = 1,
-    /// It was executed, and its reply was acknowledged and forgotten since.
-    Forgotten = 2,
+    /// It was executed, and its reply was acknowledged and dropped since.
+    ReplyLost = 2,
     /// An earlier sequence number of the session is still missing; send it again after that.
     OutOfOrder = 3,
     /// The session was opened too long ago by the log's clock; the reply is that clock (u64), with
@@ -476,7 +476,7 @@ impl RequestStatus {
         Some(match byte {
             0 => Self::Done,
             1 => Self::SessionUnknown,
-            2 => Self::Forgotten,
+            2 => Self::ReplyLost,
             3 => Self::OutOfOrder,
             4 => Self::OpenRefused,
             5 => Self::Malformed,
@@ -539,8 +539,8 @@ impl ResultsBuilder {
         &mut self.bytes
     }
 
-    /// Ends the result and gives its reply bytes; none and [`RequestStatus::Forgotten`] when there
-    /// are more than `bytes_max`: it was executed, and nobody learns the reply.
+    /// Ends the result and returns its reply bytes; none and [`RequestStatus::ReplyLost`] when
+    /// there are more than `bytes_max`: it was executed, and its reply is lost.
     pub fn end(&mut self, status: RequestStatus, bytes_max: usize) -> Option<&[u8]> {
         let start = self.open + 5;
         let fits = self.bytes.len() - start <= bytes_max.min(u32::MAX as usize);
@@ -550,7 +550,7 @@ impl ResultsBuilder {
         let status = if fits {
             status
         } else {
-            RequestStatus::Forgotten
+            RequestStatus::ReplyLost
         };
         let length = (self.bytes.len() - start) as u32;
         self.bytes[self.open] = status as u8;
@@ -693,7 +693,7 @@ mod tests {
         builder.push(RequestStatus::Done, b"next");
         let results = builder.finish();
         let expected = [
-            (RequestStatus::Forgotten, &b""[..]),
+            (RequestStatus::ReplyLost, &b""[..]),
             (RequestStatus::Done, b"next"),
         ];
         assert!(Results::new(&results).eq(expected));

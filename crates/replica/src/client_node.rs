@@ -8,8 +8,8 @@
 //! ```
 //!
 //! It needs no chain of epochs: the newest that a member tells is enough, however old its own is.
-//! What was in progress is submitted again as the same bytes, so that sessions answer what was
-//! executed; of that nobody can say any more that it was certainly not.
+//! Batches in progress are submitted again as the same bytes, so that sessions answer those that
+//! were executed. From then on no answer may claim that such a batch was certainly not executed.
 
 use crate::{
     Bytes, Client, ClientFrame, Descriptor, Durability, Effect, Entry, Epoch, EventError,

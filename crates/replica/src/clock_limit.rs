@@ -21,7 +21,8 @@ pub const AHEAD_MAX: u64 = 1_000_000_000;
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockLimit {
-    /// What a majority's clocks showed, and when. Of a log: as if it were as far ahead as it may be.
+    /// The readings of a majority's clocks, and their time. Of a log: as if it were as far ahead as
+    /// it may be.
     reached: Option<(Time, u64)>,
     /// It was told by clocks.
     known: bool,
@@ -36,8 +37,8 @@ impl ClockLimit {
         }
     }
 
-    /// What the clocks of `clocks.len()` of the members show now, this one's among them. False when
-    /// they are too few to tell anything; then what was known continues.
+    /// Records the present readings of the clocks of `clocks.len()` of the members, this one's
+    /// among them. False when they are too few to tell anything; then what was known continues.
     pub fn note(&mut self, now: Time, clocks: &mut [u64], members: usize) -> bool {
         let majority = members / 2 + 1;
         if clocks.len() < majority || members < 2 {
@@ -114,7 +115,7 @@ mod tests {
             let mut limit = ClockLimit::default();
             assert!(limit.note(Time(5), &mut clocks, members));
             assert_eq!(limit.at(Time(5)), reached + AHEAD_MAX);
-            assert_eq!(limit.at(Time(25)), reached + AHEAD_MAX + 20, "it goes on");
+            assert_eq!(limit.at(Time(25)), reached + AHEAD_MAX + 20, "it continues");
             assert_eq!(limit.when(reached + AHEAD_MAX + 20), Time(25));
             let reading = ClockReading {
                 earliest: NOW + HOUR,
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_goes_on_from_the_log_when_too_few_clocks_are_known() {
+    fn limit_continues_from_log_with_too_few_clocks() {
         let mut limit = ClockLimit::default();
         assert!(!limit.note(Time(0), &mut [NOW + HOUR], 3));
         limit.begin(Time(0), CommandTime(0), 3);

@@ -1,4 +1,4 @@
-//! What a handler may ask and do: the typed face of the effect buffer.
+//! The interface of a handler: the typed face of the effect buffer.
 
 use crate::{
     Access, BatchId, BatchView, ClockReading, CommandId, CommandTime, Deadline, Durability, Effect,
@@ -24,7 +24,7 @@ pub(crate) enum Local<M> {
     Members(ReplicaSet),
 }
 
-/// What is allocated for frames at a time, and with how much left it is time for more.
+/// Bytes allocated for frames at a time; the remainder at which the next allocation is due.
 const SCRATCH: usize = 4096;
 const SCRATCH_MIN: usize = 256;
 
@@ -97,7 +97,7 @@ impl GroupState {
     }
 }
 
-/// What a driver keeps between events, shared by the contexts of both halves.
+/// A driver's state between events, shared by the contexts of both halves.
 pub(crate) struct Shared<M> {
     pub id: ReplicaId,
     pub embedded: FrontendId,
@@ -155,7 +155,7 @@ impl<M> Shared<M> {
     }
 }
 
-/// What surrounds a protocol: the world, and the state machine for what it says about commands.
+/// The environment of a protocol: the world, and the state machine for its knowledge of commands.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     /// Time, clock, room.
@@ -164,7 +164,7 @@ pub struct Surroundings<'a> {
     pub group: GroupId,
     /// Asked only for footprints; where there is none, every two batches conflict.
     pub machine: Option<&'a dyn StateMachine>,
-    /// What is being handled comes from a frontend that is part of no member.
+    /// The message being handled comes from a frontend that is part of no member.
     pub from_outside: bool,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// What the replica's half may ask and do inside a handler.
+/// The interface of the replica's half inside a handler.
 pub struct Context<'a, P: Protocol> {
     pub(crate) shared: &'a mut Shared<P::Message>,
     pub(crate) world: &'a dyn World,
@@ -189,7 +189,7 @@ pub struct Context<'a, P: Protocol> {
     pub(crate) calls: GroupId,
     pub(crate) group: GroupId,
     pub(crate) machine: Option<&'a dyn StateMachine>,
-    /// Of a message from outside; elsewhere the clock is only read when somebody asks.
+    /// Of a message from outside; elsewhere the clock is only read on demand.
     pub(crate) arrived: Option<Time>,
     pub(crate) from_outside: bool,
     pub(crate) effects: &'a mut Vec<Effect>,
@@ -302,8 +302,9 @@ impl<P: Protocol> Context<'_, P> {
         self.world.room(peer)
     }
 
-    /// Whether a message of this length may be queued for this peer. What is longer than any room
-    /// passes, too, when there is much: ask this before a message with a batch in it is sent.
+    /// Whether a message of this length may be queued for this peer. A message that is longer than
+    /// any room passes, too, when there is much: ask this before a message with a batch in it is
+    /// sent.
     #[must_use]
     pub fn takes(&self, peer: ReplicaId, bytes: usize) -> bool {
         self.world.takes(peer, bytes)
@@ -359,9 +360,9 @@ impl<P: Protocol> Context<'_, P> {
     }
 
     /// Writes words of this replica's row into the peers' copies of the shared table: ranges of
-    /// (index of the first word, new values). They are applied in their order, and over a
-    /// transport of frames all of them before the peer does anything else. Puts are never thrown
-    /// away behind the protocol's back: whoever wants newer values to replace unsent ones looks at
+    /// (index of the first word, new values). They are applied in their order, and over a transport
+    /// of frames all of them before the peer does anything else. Puts are never dropped behind the
+    /// protocol's back: a protocol that wants newer values to replace unsent ones looks at
     /// [`Self::room`] and puts later.
     pub fn put(&mut self, to: ReplicaSet, ranges: &[(u32, &[u64])]) {
         if !to.is_empty() {
@@ -370,8 +371,8 @@ impl<P: Protocol> Context<'_, P> {
         }
     }
 
-    /// Makes the replica's promises durable, in every durability. What depends on them waits for
-    /// [`Protocol::on_persisted`] with at least the returned id.
+    /// Makes the replica's promises durable, in every durability. Steps that depend on them wait
+    /// for [`Protocol::on_persisted`] with at least the returned id.
     pub fn persist_promise(&mut self, promise: &P::Promise) -> PersistId {
         let bytes = self.shared.encode(promise).into_bytes();
         let group = self.shared.group(self.group);
@@ -539,9 +540,10 @@ impl<P: Protocol> Context<'_, P> {
         });
     }
 
-    /// Tells who may be those that take part next: a vote for them has been cast, and whoever
-    /// decides must assume that it counts. Until a route from that slot on is reported, the
-    /// protocol promises progress only when the present route and this one could both progress.
+    /// Reports the possible next members that take part: a vote for them has been cast, and the
+    /// replica that decides must assume that it counts. Until a route from that slot on is
+    /// reported, the protocol promises progress only when the present route and this one could both
+    /// progress.
     pub fn route_may_become(&mut self, slot: Slot, members: &[(ReplicaId, Incarnation)]) {
         self.emit(Effect::Route {
             slot,
@@ -565,9 +567,9 @@ impl<P: Protocol> Context<'_, P> {
         self.emit(Effect::Mark(branch));
     }
 
-    /// A replica that started with `forgot` holds again all that it may have acknowledged, and its
-    /// votes count from here on. As soon as everything persisted so far is durable, a restart is
-    /// an ordinary one again.
+    /// A replica that started with `state_lost` holds again all that it may have acknowledged, and
+    /// its votes count from here on. As soon as everything persisted so far is durable, a restart
+    /// is an ordinary one again.
     pub fn recovered(&mut self) {
         self.emit(Effect::Recovered);
     }
@@ -633,7 +635,7 @@ fn footprint(batch: &[u8], machine: Option<&dyn StateMachine>, visit: &mut dyn F
     }
 }
 
-/// What the client's half may ask and do inside a handler.
+/// The interface of the client's half inside a handler.
 pub struct FrontendContext<'a, P: Protocol> {
     pub(crate) shared: &'a mut Shared<P::Message>,
     pub(crate) world: &'a dyn World,

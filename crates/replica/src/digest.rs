@@ -20,8 +20,8 @@ use xxhash_rust::xxh3::xxh3_128;
 pub const PIECE: usize = 64 * 1024;
 /// Up to this many bytes are copied into the part: dearer per byte, cheaper than another hash.
 const INLINE_MAX: usize = 512;
-/// What visiting a part counts for beside its bytes: memory that is not in the cache costs more
-/// than hashing what is there.
+/// The cost of visiting a part besides its bytes: memory that is not in the cache costs more than
+/// hashing it.
 const PART_COST: usize = 512;
 
 /// 128 well-mixed bits of `bytes`: XXH3, the same on every machine and in every build.
@@ -143,7 +143,7 @@ pub const fn is_long(length: usize) -> bool {
     length > INLINE_MAX
 }
 
-/// What a state machine says when its state is to be hashed.
+/// The answer of a state machine when its state is to be hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestBegun {
     /// This machine cannot: its state is not compared.

@@ -92,7 +92,7 @@ pub struct Driver<P: Protocol> {
     members: usize,
 }
 
-/// What comes from outside: of this protocol, and within an epoch of this many members. Every
+/// Reads input from outside: of this protocol, and within an epoch of this many members. Every
 /// message, record, promise and summary is read here, so that no protocol can omit the check.
 fn read<T: Wire>(bytes: Bytes, members: usize) -> Result<T, DecodeError> {
     T::decode_within(bytes, members)
@@ -244,7 +244,7 @@ impl<P: Protocol> Driver<P> {
         let (refuse, members) = (EventError::Recovered, self.members);
         let recovered = Recovered {
             first_boot: recovered.first_boot,
-            forgot: recovered.forgot,
+            state_lost: recovered.state_lost,
             promise: recovered
                 .promise
                 .map(|promise| read::<P::Promise>(promise, members))
@@ -678,7 +678,7 @@ pub type CheckOptions = fn(&OptionTexts) -> Result<(), OptionError>;
 /// A protocol's entry in the registry: how to make its two halves, by name and text options.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// What users are told.
+    /// The description for users.
     pub info: &'static crate::Info,
     /// Its options.
     pub options: &'static [crate::OptionSpec],
@@ -712,7 +712,7 @@ pub struct Entry {
     /// Shows a message of the protocol as text, for traces.
     pub describe: fn(Bytes) -> String,
     /// Its injected bugs; none in a build without them.
-    pub plants: &'static [crate::PlantSpec],
+    pub bugs: &'static [crate::BugSpec],
     /// The name of a timer of the replica's half; none when it has no such timer.
     pub timer_name: fn(u32) -> Option<String>,
 }
@@ -731,7 +731,7 @@ pub enum OptionError {
     Unknown {
         /// The protocol.
         protocol: &'static str,
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// The value does not do.
@@ -748,7 +748,7 @@ pub enum OptionError {
          end in a state of its own, which this state machine does not allow"
     )]
     Unordered(&'static str),
-    /// What has no order is not kept.
+    /// A batch without an order is not kept.
     #[error(
         "with these options protocol '{0}' delivers without an order and keeps nothing: \
          durability 'memory' only"
@@ -767,13 +767,13 @@ fn name_today<P: Protocol>(name: &str) -> &str {
         .map_or(name, |(_, today)| today)
 }
 
-/// Every option with its value, sorted by name: defaults written out, numbers in one form. What a
-/// build plants of bugs is no option.
+/// Every option with its value, sorted by name: defaults written out, numbers in one form. Bugs
+/// that a build injects are no option.
 fn complete<P: Protocol>(given: &OptionTexts) -> Vec<(String, String)> {
     use crate::Options;
     let mut all: Vec<_> = P::Options::SPECS
         .iter()
-        .filter(|spec| spec.name != "plant")
+        .filter(|spec| spec.name != "bug")
         .map(|spec| {
             let mut given = given.iter().rev();
             let value = given
@@ -794,8 +794,8 @@ fn parse<P: Protocol>(given: &OptionTexts) -> Result<P::Options, OptionError> {
     use crate::Options;
     let mut options = P::Options::default();
     for (name, value) in given {
-        #[cfg(feature = "plant")]
-        if name == "plant" && crate::Plant::named(value).is_some() {
+        #[cfg(feature = "bugs")]
+        if name == "bug" && crate::Bug::named(value).is_some() {
             // The node's, not the protocol's.
             continue;
         }
@@ -864,7 +864,7 @@ impl Entry {
                 Ok(message) => alloc::format!("{message:?}"),
                 Err(error) => alloc::format!("unreadable: {error}"),
             },
-            plants: P::PLANTS,
+            bugs: P::BUGS,
             timer_name: |number| {
                 let timer = P::Timer::try_from(number).ok()?;
                 Some(alloc::format!("{timer:?}"))
@@ -890,8 +890,8 @@ macro_rules! registry {
     };
 }
 
-/// What becomes of a batch that a server or a client submits to end the epoch, which only a
-/// member's node does: each of its requests is refused. None for every other batch.
+/// Answers a batch that a server or a client submits to end the epoch, which only a member's node
+/// may do: each of its requests is rejected. None for every other batch.
 #[must_use]
 pub fn refuse_seal(submission: &Submission) -> Option<Outcome> {
     if !holds_seal(&submission.batch) {

@@ -1,4 +1,4 @@
-//! What a state machine asks of the world, and what the world tells it.
+//! The requests of a state machine to the world, and the world's answers.
 //!
 //! Effects leave a handler in one first-in-first-out buffer; the world carries them out in that
 //! order after the handler has returned. Nothing is called from inside a handler.
@@ -22,7 +22,7 @@ pub enum Lane {
     Bulk = 1,
 }
 
-/// Who a frame goes to. Never the sender itself.
+/// The recipients of a frame. Never the sender itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipients {
     /// These replicas.
@@ -54,7 +54,7 @@ pub struct TimerKey {
     pub generation: u16,
 }
 
-/// What the journal is to keep.
+/// A record for the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// The replica's promises, whole; replaces the ones before. Fsynced in every durability.
@@ -82,7 +82,7 @@ impl Write {
 /// Where the reply to an executed batch goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReplyRoute {
-    /// Who waits for it; a reply with no route is dropped and the retry recovers.
+    /// The frontend that waits for it; a reply with no route is dropped and the retry recovers.
     pub to: FrontendId,
     /// The protocol's own header, bound when the batch was appended.
     pub header: Bytes,
@@ -113,7 +113,7 @@ pub struct Role {
     pub senders: ReplicaSet,
 }
 
-/// What a replica or its embedded frontend asks for.
+/// An effect of a replica or its embedded frontend.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send a frame.
@@ -145,7 +145,7 @@ pub enum Effect {
     Persist {
         /// Its number.
         id: PersistId,
-        /// What.
+        /// The write.
         write: Write,
     },
     /// Records below this slot are no longer needed for recovery.
@@ -173,7 +173,7 @@ pub enum Effect {
         time: CommandTime,
         /// The batch's bytes; empty for a slot with nothing in it.
         batch: Bytes,
-        /// Who is answered, if this replica is the one that answers.
+        /// The frontend to answer, if this replica is the one that answers.
         reply: Option<ReplyRoute>,
     },
     /// Execute a batch that has no place in the order: at once, here, whatever other replicas have
@@ -183,7 +183,7 @@ pub enum Effect {
         time: CommandTime,
         /// The batch's bytes.
         batch: Bytes,
-        /// Who is answered, if this replica is the one that answers.
+        /// The frontend to answer, if this replica is the one that answers.
         reply: Option<ReplyRoute>,
     },
     /// Run a batch of reads once the executor has come as far as `at_least`.
@@ -194,7 +194,7 @@ pub enum Effect {
         at_least: Slot,
         /// Also keep the answer until all that it saw is stable; dropped when it is rolled back.
         stable: bool,
-        /// Who is answered.
+        /// The frontend to answer.
         reply: ReplyRoute,
     },
     /// Answer a batch again that was ordered before, from its sessions, once the executor has
@@ -204,7 +204,7 @@ pub enum Effect {
         batch: Bytes,
         /// The slot that it was ordered in, or a later one.
         at_least: Slot,
-        /// Who is answered.
+        /// The frontend to answer.
         reply: ReplyRoute,
     },
     /// Everything executed up to this slot will never be rolled back. Protocols that do not
@@ -222,17 +222,17 @@ pub enum Effect {
     Checkpoint {
         /// The last slot that it covers; all of them have been executed.
         slot: Slot,
-        /// What the protocol needs to continue from there.
+        /// The protocol's state to continue from there.
         summary: Bytes,
     },
     /// Obtain a snapshot that covers `at_least` from one of these replicas.
     FetchState {
-        /// Who may have it, best first by the order of ids.
+        /// The replicas that may have it, best first by the order of ids.
         from: ReplicaSet,
         /// The slot that it must cover.
         at_least: Slot,
     },
-    /// Who takes part in the protocol now, for status and for redirects.
+    /// The members that take part in the protocol now, for status and for redirects.
     Route {
         /// From this slot on.
         slot: Slot,
@@ -249,7 +249,7 @@ pub enum Effect {
         /// Every group but the first.
         roles: Vec<Role>,
     },
-    /// A replica that had forgotten holds again all that it may have acknowledged, and votes.
+    /// A replica that had lost its state holds again all that it may have acknowledged, and votes.
     Recovered,
     /// A batch given to the embedded frontend is finished.
     Done {
@@ -264,7 +264,7 @@ pub enum Effect {
     Halt(String),
 }
 
-/// What happened to a link.
+/// A change of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// A new connection; frames of an older one came before this or never will.
@@ -314,16 +314,16 @@ pub enum Control {
     },
 }
 
-/// What a replica finds when it starts. First boot and restart are one path.
+/// The state that a replica finds when it starts. First boot and restart are one path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Recovered<P, R, S> {
     /// Nothing was ever written under this identity.
     pub first_boot: bool,
-    /// Acknowledged entries may have been forgotten (memory durability and not the first boot, or
+    /// Acknowledged entries may have been lost (memory durability and not the first boot, or
     /// a damaged journal): do not vote or acknowledge before a recovery quorum has answered, then
     /// say [`crate::Context::recovered`]. The incarnation is a new one. Checkpoint and records are
     /// true as far as they go, but records may be missing at the end; promises are all there.
-    pub forgot: bool,
+    pub state_lost: bool,
     /// The last promise made durable.
     pub promise: Option<P>,
     /// The snapshot that the executor was restored from: its slot and the protocol's summary.
@@ -335,14 +335,14 @@ pub struct Recovered<P, R, S> {
 /// The same, as bytes.
 pub type RecoveredBytes = Recovered<Bytes, Bytes, Bytes>;
 
-/// What the world tells a driver.
+/// An event of a driver.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The first event, once.
     Start(RecoveredBytes),
     /// A protocol message.
     Message {
-        /// Who sent it.
+        /// The sender.
         from: Peer,
         /// When its bytes arrived.
         arrived: Time,
@@ -351,14 +351,14 @@ pub enum Event {
     },
     /// A message of another replica to the embedded frontend.
     ToFrontend {
-        /// Who sent it.
+        /// The sender.
         from: ReplicaId,
         /// Its encoding.
         message: Bytes,
     },
     /// A reply of a replica to the embedded frontend.
     Reply {
-        /// Who executed it.
+        /// The replica that executed it.
         from: ReplicaId,
         /// Which batch.
         batch: BatchId,
@@ -375,13 +375,13 @@ pub enum Event {
     Persisted(PersistId),
     /// All batches up to this slot have been executed.
     Executed(Slot),
-    /// What was executed above this slot has been undone.
+    /// The execution above this slot has been undone.
     RolledBack(Slot),
     /// The snapshot that covers this slot is durable.
     Checkpointed(Slot),
     /// The executor now holds a state received from a peer.
     Installed {
-        /// What it covers.
+        /// The slot that it covers.
         slot: Slot,
         /// The protocol's summary in it.
         summary: Bytes,
@@ -401,7 +401,7 @@ pub enum Event {
     Idle,
 }
 
-/// What a replica wants after its inbox ran empty.
+/// The wish of a replica after its inbox ran empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wake {
     /// Call me again at once if you can afford to spin.
@@ -417,7 +417,7 @@ pub enum Wake {
 pub struct Submission {
     /// The frontend's number for it, ascending.
     pub id: BatchId,
-    /// What its requests need.
+    /// The consistency that its requests need.
     pub level: Level,
     /// Its bytes, with this frontend's id and `id` in the header.
     pub batch: Bytes,

@@ -13,7 +13,7 @@ pub use voters::Voters;
 use crate::{ClusterId, EpochNumber, GroupId, Incarnation, ReplicaId, ReplicaSet};
 use alloc::{string::String, vec::Vec};
 
-/// What every member of an epoch agrees on before it starts.
+/// The facts on which every member of an epoch agrees before it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epoch {
     /// The cluster that it belongs to.
@@ -26,7 +26,7 @@ pub struct Epoch {
     pub options: Vec<(String, String)>,
     /// A secret that all members share; protocols derive common randomness from it.
     pub secret: [u8; 32],
-    /// Who leads first, in protocols that have a leader.
+    /// The first leader, in protocols that have a leader.
     pub leader_first: ReplicaId,
 }
 
@@ -52,12 +52,12 @@ impl Epoch {
     /// A test build keeps the bugs that these options of an earlier epoch inject: a descriptor has
     /// every option but these.
     pub fn inject_bugs_of(&mut self, earlier: &[(String, String)]) {
-        let bugs = earlier.iter().filter(|(name, _)| name == "plant");
+        let bugs = earlier.iter().filter(|(name, _)| name == "bug");
         self.options.extend(bugs.cloned());
     }
 }
 
-/// What an acknowledgement promises.
+/// The promise of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
     /// The entry is fsynced on a quorum.
@@ -89,18 +89,18 @@ impl core::str::FromStr for Durability {
     }
 }
 
-/// What a replica is told when it is made.
+/// The setup of a replica.
 #[derive(Clone, Debug)]
 pub struct Setup<O> {
     /// Its rank among the voters.
     pub id: ReplicaId,
-    /// Which of its lives this is.
+    /// Which of its incarnations this is.
     pub incarnation: Incarnation,
     /// The group that it serves.
     pub group: GroupId,
     /// The epoch that it serves in.
     pub epoch: Epoch,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// The protocol's options, checked.
     pub options: O,

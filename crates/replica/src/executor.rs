@@ -14,16 +14,17 @@
 //! chunk; it is read, no longer written. In one that a peer gave, batches executed since may follow
 //! the state ([`Feed`]): it stands for what they lead to, under the name of the state.
 //!
-//! What a batch may be answered is bounded ([`ExecutorLimits`]): once its results have come to
+//! The size of a batch's answer is bounded ([`ExecutorLimits`]): once its results have come to
 //! `batch_reply_bytes_max`, its further commands are not executed, and their servers send them
 //! again.
 
 use crate::{
     At, BatchId, BatchView, ClusterId, CommandId, CommandTime, EpochNumber, Executed, Fingerprint,
     GroupId, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder, Sessions, Slot,
-    SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
+    SnapshotProgress, StateMachine, Verdict, Wire, Writer,
+    bug::{Bug, Injected},
+    limits,
     past::CLOSING_TICK,
-    plant::{Plant, Planted},
 };
 use alloc::{
     boxed::Box,
@@ -66,7 +67,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Results on their way to whoever waits for them.
+/// Results on their way to the frontend that waits for them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Answer {
     /// How far execution had come: a roll-back below it makes the answer void.
@@ -90,7 +91,7 @@ impl Answer {
     }
 }
 
-/// What is to be done once a slot has been executed.
+/// The steps to take once a slot has been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Wanted {
     /// Run the batch's reads; `stable`: and keep the answer until what they saw is final.
@@ -176,7 +177,7 @@ pub struct Executor {
     commands: u64,
     /// Bytes of all results that were built.
     results_bytes: u64,
-    planted: Planted,
+    injected: Injected,
     /// The epoch's descriptor, encoded, for the headers of snapshots.
     descriptor: Bytes,
     /// Its fingerprint, where a seal may end it.
@@ -232,7 +233,7 @@ impl Executor {
             state_bytes: 0,
             commands: 0,
             results_bytes: 0,
-            planted: Planted::default(),
+            injected: Injected::default(),
             descriptor: Bytes::new(),
             fingerprint: None,
             sealed: None,
@@ -254,7 +255,7 @@ impl Executor {
     /// last digit.
     pub(crate) fn agree(&mut self, terms: &crate::Terms) {
         self.limits.agree(terms);
-        self.sessions = sessions(&self.limits).with_plant(self.planted);
+        self.sessions = sessions(&self.limits).with_bug(self.injected);
     }
 
     /// The epoch's descriptor, encoded; empty where none was set.
@@ -267,9 +268,9 @@ impl Executor {
         self.origin = from;
     }
 
-    pub(crate) fn with_plant(mut self, planted: Planted) -> Self {
-        self.planted = planted;
-        self.sessions = sessions(&self.limits).with_plant(planted);
+    pub(crate) fn with_bug(mut self, injected: Injected) -> Self {
+        self.injected = injected;
+        self.sessions = sessions(&self.limits).with_bug(injected);
         self
     }
 
@@ -306,8 +307,8 @@ impl Executor {
         self.machine.memory() + self.sessions.memory() as u64
     }
 
-    /// What has been done so far, in steps of the machine: those of commands that take long, and of
-    /// the bytes of all results.
+    /// The work done so far, in steps of the machine: those of commands that take long, and of the
+    /// bytes of all results.
     pub(crate) fn work(&self) -> u64 {
         self.machine.steps() + self.results_bytes / RESULT_BYTES_PER_STEP
     }
@@ -359,8 +360,8 @@ impl Executor {
         (&self.speculation, &self.sealed).hash(&mut hasher);
     }
 
-    /// Executes a batch and gives its answer if somebody waits for it. Where the epoch has ended,
-    /// nothing is executed, and the answer says so.
+    /// Executes a batch and returns its answer if a frontend waits for it. Where the epoch has
+    /// ended, nothing is executed, and the answer says so.
     ///
     /// # Panics
     /// When slots do not ascend.
@@ -429,7 +430,7 @@ impl Executor {
             time: self.time,
             id: CommandId::default(),
         };
-        if self.planted.is(Plant::TicksByLocalClock) {
+        if self.injected.is(Bug::TicksByLocalClock) {
             at.time = at.time.max(self.clock_last);
         }
         self.machine.tick(&at);
@@ -473,7 +474,7 @@ impl Executor {
                 }
                 self.commands += 1;
                 let reply_bytes_max = self.limits.request_reply_bytes_max;
-                if self.planted.is(Plant::NondeterministicApply) && self.commands.is_multiple_of(64)
+                if self.injected.is(Bug::NondeterministicApply) && self.commands.is_multiple_of(64)
                 {
                     self.sessions.forget_replies(id.session);
                 }
@@ -492,7 +493,7 @@ impl Executor {
                             self.sessions.drop_largest();
                         }
                     }
-                    Err(Verdict::Replay(_)) if self.planted.is(Plant::RetryExecutesTwice) => {
+                    Err(Verdict::Replay(_)) if self.injected.is(Bug::RetryExecutesTwice) => {
                         let reply = self.results.begin();
                         self.machine.apply(&at, request.payload, reply);
                         self.results.end(RequestStatus::Done, reply_bytes_max);
@@ -561,7 +562,7 @@ impl Executor {
         route: ReplyRoute,
         clock: u64,
     ) -> Option<Answer> {
-        if self.reached() >= at_least || self.planted.is(Plant::EmptyReadsWhileLoading) {
+        if self.reached() >= at_least || self.injected.is(Bug::EmptyReadsWhileLoading) {
             return self.answer_wanted(&batch, wanted, route, clock);
         }
         if self.waiting_count < self.limits.queries_max {
@@ -588,7 +589,7 @@ impl Executor {
                 let answer = self.read(batch, route, clock);
                 // The past is told when it is final, whatever the protocol says of other reads.
                 let held = match core::mem::take(&mut self.told_past) {
-                    true => !self.planted.is(Plant::UndonePastIsTold),
+                    true => !self.injected.is(Bug::UndonePastIsTold),
                     false => stable,
                 };
                 match &mut self.speculation {
@@ -648,7 +649,7 @@ impl Executor {
 
     fn read_sessions(&mut self, batch: &Bytes, route: ReplyRoute, at_least: Slot) -> Answer {
         self.results.clear();
-        // What the session does not know of the seal's own batch came behind the seal.
+        // Commands of the seal's own batch that the session does not know came behind the seal.
         let cut = self.ends_at(at_least);
         let view = BatchView::new(batch);
         if let Ok(view) = &view {
@@ -740,7 +741,7 @@ impl Executor {
             slot, covered.slot,
             "a checkpoint covers exactly what was executed"
         );
-        self.begins_late = self.planted.is(Plant::IndexAndDataNotAtomic);
+        self.begins_late = self.injected.is(Bug::IndexAndDataNotAtomic);
         if !self.begins_late {
             self.machine.begin_snapshot();
         }
@@ -897,7 +898,7 @@ mod tests {
     }
 
     fn statuses(answer: Option<Answer>) -> Vec<RequestStatus> {
-        let answer = answer.expect("somebody waits");
+        let answer = answer.expect("a client waits");
         Results::new(&answer.results)
             .map(|(status, _)| status)
             .collect()
@@ -993,7 +994,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshot_equals_what_it_was_taken_of_and_any_damage_is_refused() {
+    fn snapshot_equals_its_state_and_damage_is_rejected() {
         let mut original = executor();
         original.execute(
             Slot(4),
@@ -1010,7 +1011,7 @@ mod tests {
             damaged[at] ^= 0x10;
             assert!(
                 restore(&damaged, ClusterId(1)).is_err(),
-                "byte {at} flipped"
+                "byte {at} inverted"
             );
             assert!(restore(&stream[..at], ClusterId(1)).is_err(), "cut at {at}");
         }
@@ -1055,9 +1056,9 @@ mod tests {
         let mut executor = Executor::new(cluster, group, epoch, Box::new(Talker), limits);
         let batch = batch_of(&[(1, &[60]), (2, &[71]), (3, &[60]), (4, &[1])]);
         let first = executor.execute(Slot(1), CommandTime(5), &batch, Some(no_route()));
-        use RequestStatus::{Done, Forgotten, NotExecuted};
-        assert_eq!(statuses(first), [Done, Done, Forgotten, Done, NotExecuted]);
-        // What was not executed is executed when it comes again, what was dropped is not.
+        use RequestStatus::{Done, NotExecuted, ReplyLost};
+        assert_eq!(statuses(first), [Done, Done, ReplyLost, Done, NotExecuted]);
+        // A command that was not executed is executed when it comes again, a dropped one is not.
         let batch = batch_of(&[(4, &[1])]);
         let again = executor.execute(Slot(2), CommandTime(5), &batch, Some(no_route()));
         assert_eq!(statuses(again), [Done, Done]);
@@ -1125,7 +1126,7 @@ mod tests {
         assert_eq!(copy.digest(), original.digest());
     }
 
-    /// What builds wrote whose headers know neither the base of an epoch nor the next epoch.
+    /// The headers of builds that know neither the base of an epoch nor the next epoch.
     #[test]
     fn snapshot_without_base_and_next_epoch_is_read() {
         let written = "\

@@ -24,8 +24,9 @@ number!(
     ReplicaId(u16), "r"
 );
 number!(
-    /// One life of a replica as the protocol counts it: a restart that has forgotten acknowledged
-    /// entries comes back under a higher incarnation, and what it said before no longer counts.
+    /// One incarnation of a replica as the protocol counts it: a restart that has lost its state
+    /// acknowledged entries comes back under a higher incarnation, and what it said before no
+    /// longer counts.
     Incarnation(u64), "i"
 );
 number!(
@@ -129,7 +130,7 @@ impl GroupIndex {
     }
 }
 
-/// Who is at the other end of a link.
+/// The other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
     /// A replica of this group.

@@ -22,6 +22,7 @@
 pub extern crate alloc;
 
 mod batch;
+mod bug;
 mod carried;
 mod client_node;
 mod clock_limit;
@@ -40,7 +41,6 @@ mod node;
 mod options;
 pub mod parts;
 pub mod past;
-mod plant;
 mod protocol;
 mod session;
 mod state_machine;
@@ -49,6 +49,9 @@ mod transfer;
 mod wire;
 
 pub use batch::*;
+#[cfg(feature = "bugs")]
+pub use bug::Bug;
+pub use bug::{BugSpec, Injected};
 pub use bytes::Bytes;
 pub use client_node::{ClientNode, FindProtocol};
 pub use clock_limit::{AHEAD_MAX, ClockLimit};
@@ -62,9 +65,6 @@ pub use id::*;
 pub use layout::*;
 pub use node::*;
 pub use options::*;
-#[cfg(feature = "plant")]
-pub use plant::Plant;
-pub use plant::{PlantSpec, Planted};
 pub use protocol::*;
 pub use session::*;
 pub use state_machine::*;

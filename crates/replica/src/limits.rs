@@ -5,26 +5,26 @@
 //!   reply of a command < results of a request < of a batch < frame    on the way out
 //! ```
 //!
-//! What is too long is refused by the part that sees it first, with an error that names the limit. The
-//! first link, the longest value, is configured (at most [`VALUE_BYTES_LIMIT`]); the others follow
-//! from it. The assertions at the end hold the chain together at the largest value.
+//! The part that sees a value first rejects one that is too long, with an error that names the
+//! limit. The first link, the longest value, is configured (at most [`VALUE_BYTES_LIMIT`]); the
+//! others follow from it. The assertions at the end hold the chain together at the largest value.
 
 const MIB: usize = 1 << 20;
 
 /// No configuration may allow longer values.
 pub const VALUE_BYTES_LIMIT: usize = 256 * MIB;
-/// The longest value where nobody says otherwise.
+/// The default limit of a value's length.
 pub const VALUE_BYTES_MAX: usize = 64 * MIB;
 /// A command may have so much besides its longest value: keys, further arguments, their lengths.
 const COMMAND_ROOM: usize = MIB;
 /// A connection's commands are gathered into one request up to so much; the one that exceeds it is
 /// still taken.
 pub const REQUEST_GATHERED: usize = MIB;
-/// What a request may have besides its commands: watched keys, a reply made by the server.
+/// Room in a request besides its commands: watched keys, a reply made by the server.
 const REQUEST_ROOM: usize = 2 * MIB;
 /// Requests are gathered into one batch up to so much; the one that exceeds it is still taken.
 pub const BATCH_GATHERED: usize = 4 * MIB;
-/// What a batch may have besides its requests: its header, sessions opened and ended.
+/// Room in a batch besides its requests: its header, sessions opened and ended.
 const BATCH_ROOM: usize = MIB;
 /// Batches that follow a fetched state are sent in parts of about so much.
 pub(crate) const FEED_PART: usize = MIB;
@@ -39,7 +39,7 @@ pub const FRAME_BYTES_MAX: usize = 512 * MIB;
 pub const LINK_QUEUE_BYTES: usize = 64 * MIB;
 /// … but while it has at most this many it takes one message of any length.
 pub const LINK_QUEUE_LOW: usize = LINK_QUEUE_BYTES / 4;
-/// Whatever waits on the bulk lane, short messages find so much room on the control lane.
+/// Room for short messages on the control lane, however much waits on the bulk lane.
 pub const LINK_RESERVE: usize = MIB;
 /// A link is broken when more bytes than this are queued and another message comes: the sender does
 /// not look at the room. A handler that sends two of the longest messages in one turn, before the
@@ -126,7 +126,7 @@ pub const fn queue_takes(queued: usize, bytes: usize, bytes_max: usize) -> bool 
     queued.saturating_add(bytes) <= bytes_max || queued < bytes_max / 4 && bytes > bytes_max / 2
 }
 
-/// What a request of this length counts for in a queue that may have `bytes_max` bytes.
+/// The weight of a request of this length in a queue that may have `bytes_max` bytes.
 #[must_use]
 pub const fn queue_share(bytes: usize, bytes_max: usize) -> usize {
     let most = bytes_max / 2;

@@ -14,7 +14,7 @@ use crate::Time;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// What is added to a link's delay, drawn for each frame.
+/// The random addition to a link's delay, drawn for each frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Jitter {
     /// Nothing.
@@ -32,9 +32,9 @@ pub enum Jitter {
 /// How one direction of a link behaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
-    /// What every frame takes.
+    /// The delay of every frame.
     pub delay: Duration,
-    /// What it takes on top.
+    /// Its random addition.
     pub jitter: Jitter,
     /// Of a million frames, this many are lost. In an ordered transport a loss costs a round trip
     /// (at least [`RETRANSMISSION_MIN`]), doubled for each further loss, and whatever comes after
@@ -49,7 +49,7 @@ pub struct Model {
     pub bandwidth: u64,
 }
 
-/// What is different for a while.
+/// A temporary change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// From when on, counted from the beginning of the run.
@@ -62,7 +62,7 @@ pub struct Change {
     pub to: Vec<u16>,
     /// Nothing gets through. An ordered transport delivers it afterwards.
     pub cut: bool,
-    /// What every frame takes longer.
+    /// The additional delay of every frame.
     pub delay_more: Duration,
     /// Another loss, see [`Model::loss`].
     pub loss: Option<u32>,
@@ -79,7 +79,7 @@ pub struct Links {
     pub single: Vec<(u16, u16, Model)>,
     /// Bits per second that a sender gets out over all its links together; 0 for no limit.
     pub egress: u64,
-    /// What changes over time.
+    /// The changes over time.
     pub changes: Vec<Change>,
     /// Draws everything.
     pub seed: u64,
@@ -185,7 +185,7 @@ impl Departures {
         }
     }
 
-    /// One more change, decided upon while the run continues. Those that are over are forgotten.
+    /// One more change, decided upon while the run continues. Those that are over are dropped.
     pub fn change(&mut self, now: Time, change: Change) {
         let lasts = |change: &Change| change.until.is_none_or(|until| now.0 < nanoseconds(until));
         self.links.changes.retain(lasts);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn change_may_be_decided_upon_while_the_run_goes_on() {
+    fn change_may_be_decided_while_run_continues() {
         let mut departures = Links::default().departures(0);
         assert_eq!(departures.depart(Time(5), 1, 0, 1), Some(Time(5)));
         let change = Change {

@@ -71,7 +71,7 @@ pub fn check_longer(
 }
 
 /// Declares a protocol's options: a struct with a field for each, and [`Options`](crate::Options)
-/// for it. What stands above a field is its help; ranges and accepted values are added to it.
+/// for it. The comment above a field is its help; ranges and accepted values are added to it.
 ///
 /// | kind | field | option |
 /// | --- | --- | --- |
@@ -82,13 +82,13 @@ pub fn check_longer(
 /// | `flag` | `bool` | `true` or `false` |
 /// | `parsed(Type, function)` | `Type` | what the function reads; the help lists it |
 ///
-/// `field as "name"` gives an option another name than its field. The last field may be the injected
-/// bug. What else [`Options`](crate::Options) has follows in a block of its own.
+/// `field as "name"` gives an option another name than its field. The last field may be the
+/// injected bug. Further items of [`Options`](crate::Options) follow in a block of their own.
 ///
 /// ```
 /// # mod protocol {
 /// # #[derive(Clone, Copy, Debug, Default, PartialEq)]
-/// # pub struct Planted;
+/// # pub struct Injected;
 /// use quintet_replica::Options;
 ///
 /// quintet_replica::options! {
@@ -100,7 +100,7 @@ pub fn check_longer(
 ///         heartbeat: millis(1..=60_000) = 100,
 ///         /// the most messages that wait
 ///         window: count(1..=4096, "messages") = 64,
-///         planted: Planted,
+///         injected: Injected,
 ///     }
 ///     impl Options {
 ///         fn check(&self) -> Result<(), String> {
@@ -176,7 +176,7 @@ macro_rules! options {
                 $(#[doc = $help:literal])+
                 $field:ident $(as $name:literal)?: $kind:ident $(($($range:tt)*))? = $default:literal,
             )+
-            $(planted: $planted:ty,)?
+            $(injected: $injected:ty,)?
         }
         impl Options { $($more:tt)* }
     ) => {
@@ -188,7 +188,7 @@ macro_rules! options {
             )+
             $(
                 /// The injected bug that is switched on, if one is.
-                pub(super) planted: $planted,
+                pub(super) injected: $injected,
             )?
         }
 
@@ -196,7 +196,7 @@ macro_rules! options {
             fn default() -> Self {
                 Self {
                     $($field: $crate::options!(@default $kind $default $(($($range)*))?),)+
-                    $(planted: <$planted>::default(),)?
+                    $(injected: <$injected>::default(),)?
                 }
             }
         }
@@ -210,8 +210,8 @@ macro_rules! options {
                         .trim_ascii_start(),
                 },)+
                 $(
-                    #[cfg(feature = "plant")]
-                    <$planted>::SPEC,
+                    #[cfg(feature = "bugs")]
+                    <$injected>::SPEC,
                 )?
             ];
 
@@ -221,9 +221,9 @@ macro_rules! options {
                     return Ok(());
                 })+
                 $(
-                    #[cfg(feature = "plant")]
-                    if name == "plant" {
-                        self.planted = <$planted>::parse(value)?;
+                    #[cfg(feature = "bugs")]
+                    if name == "bug" {
+                        self.injected = <$injected>::parse(value)?;
                         return Ok(());
                     }
                 )?

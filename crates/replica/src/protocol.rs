@@ -13,15 +13,15 @@
 //! threads or randomness of their own. The same code runs in the runtime and in the simulator.
 
 use crate::{
-    BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, GroupId,
-    Incarnation, Layout, Link, PersistId, PlantSpec, Recovered, ReplicaId, ReplicaSet, Setup, Slot,
+    BatchId, BugSpec, Context, Control, Durability, Epoch, FrontendContext, FrontendId, GroupId,
+    Incarnation, Layout, Link, PersistId, Recovered, ReplicaId, ReplicaSet, Setup, Slot,
     Submission, Time, Wake, Wire,
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
 use core::time::Duration;
 
-/// What a batch of requests needs.
+/// The consistency of a batch of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Level {
@@ -60,12 +60,12 @@ pub enum Outcome {
     Busy,
 }
 
-/// What a replica shows of itself. The words are the field's: leader, follower, head, tail …
+/// A replica's state for users. The words are the field's: leader, follower, head, tail …
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Its part in the protocol now.
     pub role: &'static str,
-    /// Who leads, if somebody does and the protocol has leaders.
+    /// The leader, if there is one and the protocol has leaders.
     pub leader: Option<ReplicaId>,
     /// The protocol's view, ballot or round number.
     pub view: u64,
@@ -87,7 +87,7 @@ pub struct Status {
     pub details: Vec<(&'static str, String)>,
 }
 
-/// What is known of a node when asking whether a set of nodes may make progress.
+/// The state of a node for the question whether a set of nodes may make progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeState {
     /// Which.
@@ -95,7 +95,7 @@ pub struct NodeState {
     /// It runs and reaches the others of the set.
     pub up: bool,
     /// It has lost what it acknowledged.
-    pub forgot: bool,
+    pub state_lost: bool,
 }
 
 /// One option of a protocol.
@@ -105,7 +105,7 @@ pub struct OptionSpec {
     pub name: &'static str,
     /// Its default as text.
     pub default: &'static str,
-    /// What it does, its unit and its range, in one line.
+    /// Its meaning, its unit and its range, in one line.
     pub help: &'static str,
 }
 
@@ -114,7 +114,7 @@ pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
     /// All of them.
     const SPECS: &'static [OptionSpec];
     /// Options that the simulator draws for each seed, with the values that it draws from, so that
-    /// every way of a protocol is tried. What users ask for is not drawn.
+    /// every way of a protocol is tried. Options that users set are not drawn.
     const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[];
     /// Earlier names of options as `(earlier, today's)`; accepted for one minor version.
     const ALIASES: &'static [(&'static str, &'static str)] = &[];
@@ -161,7 +161,7 @@ pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
 /// quintet_replica::timers! {
 ///     /// What wakes a replica.
 ///     pub enum Timer {
-///         /// Patience with the leader.
+///         /// Timeout for the leader.
 ///         Election,
 ///         /// A leader is heard although idle.
 ///         Heartbeat,
@@ -208,7 +208,7 @@ macro_rules! timers {
 /// | --- | --- |
 /// | `Message`, `Summary`, `Timer`, `Frontend` | the type of that name |
 /// | `Promise`, `Options` | `Promised`, `Config` |
-/// | `PLANTS` | those of `Plant`, with the feature `plant` |
+/// | `BUGS` | those of `Bug`, with the feature `bugs` |
 #[macro_export]
 macro_rules! usual_items {
     () => {
@@ -219,8 +219,8 @@ macro_rules! usual_items {
         type Options = Config;
         type Frontend = Frontend;
 
-        #[cfg(feature = "plant")]
-        const PLANTS: &'static [$crate::PlantSpec] = Plant::SPECS;
+        #[cfg(feature = "bugs")]
+        const BUGS: &'static [$crate::BugSpec] = Bug::SPECS;
 
         fn fingerprint(&self, mut hasher: &mut dyn ::core::hash::Hasher) -> bool {
             ::core::hash::Hash::hash(self, &mut hasher);
@@ -236,14 +236,14 @@ impl Options for () {
     }
 }
 
-/// What users are told about a protocol.
+/// The description of a protocol for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Its name on the command line: lower case with underscores.
     pub name: &'static str,
     /// Where it is described.
     pub paper: &'static str,
-    /// What it is best at, in a few words.
+    /// Its strength, in a few words.
     pub best_at: &'static str,
     /// Which failures it survives, in a few words.
     pub tolerates: &'static str,
@@ -255,19 +255,19 @@ pub struct Info {
 
 /// The replicas' half of a replication protocol.
 ///
-/// What must hold: handlers are deterministic; they never panic on a message that a correct or
-/// crashed peer, or a stranger, could send; they assert their own invariants.
+/// Handlers must be deterministic. They must never panic on a message that a correct or crashed
+/// peer, or a stranger, could send. They assert their own invariants.
 pub trait Protocol: Sized + Send + 'static {
     /// Between replicas, and between frontends and replicas.
     type Message: Wire + Send + core::fmt::Debug;
-    /// What must survive a crash whatever the durability: ballots promised, votes given. Small;
-    /// written whole each time.
+    /// State that must survive a crash whatever the durability: ballots promised, votes given.
+    /// Small; written whole each time.
     type Promise: Wire + Send;
-    /// What the log keeps per slot.
+    /// The log's record of a slot.
     type Record: Wire + Send;
-    /// What a snapshot must carry for the protocol to continue from it.
+    /// The protocol's part of a snapshot, from which it continues.
     type Summary: Wire + Send;
-    /// What the replica adds to the results of a batch that it executed.
+    /// The replica's addition to the results of a batch that it executed.
     type ReplyHeader: Wire + Send;
     /// Its timers.
     type Timer: Copy + Into<u32> + TryFrom<u32> + core::fmt::Debug;
@@ -283,8 +283,8 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether it relies on links that lose, double and reorder nothing while they are up. Those
     /// that do not may run over datagrams.
     const NEEDS_STREAMS: bool = false;
-    /// Its injected bugs; empty in a build without the feature `plant`.
-    const PLANTS: &'static [PlantSpec] = &[];
+    /// Its injected bugs; empty in a build without the feature `bugs`.
+    const BUGS: &'static [BugSpec] = &[];
 
     /// The rare branches ([`Context::mark`]) that a long campaign of the simulator must have taken.
     const BRANCHES: &'static [&'static str] = &[];
@@ -322,7 +322,7 @@ pub trait Protocol: Sized + Send + 'static {
         let _ = (slot, ctx);
     }
 
-    /// What was executed above this slot has been undone, as asked for by `roll_back`.
+    /// The execution above this slot has been undone, as requested by `roll_back`.
     fn on_rolled_back(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
         let _ = (slot, ctx);
     }
@@ -365,10 +365,10 @@ pub trait Protocol: Sized + Send + 'static {
         self.takes_requests(now)
     }
 
-    /// What it shows of itself.
+    /// Its state for users.
     fn status(&self) -> Status;
 
-    /// What it shows of itself in one of several groups.
+    /// Its state for users in one of several groups.
     fn status_in(&self, group: GroupId) -> Status {
         let _ = group;
         self.status()
@@ -377,7 +377,11 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether this set of nodes may make progress, by the protocol's promise.
     #[must_use]
     fn viable(members: usize, nodes: &[NodeState]) -> bool {
-        nodes.iter().filter(|node| node.up && !node.forgot).count() > members / 2
+        nodes
+            .iter()
+            .filter(|node| node.up && !node.state_lost)
+            .count()
+            > members / 2
     }
 
     /// The same, for protocols whose promise depends on who takes part now: `route` is the newest
@@ -391,11 +395,11 @@ pub trait Protocol: Sized + Send + 'static {
     /// A hash of the replica's whole state, for the simulator's trace.
     fn digest(&self) -> u64;
 
-    /// Feeds all that the replica's future depends on into `hasher`, whatever led to it; false
-    /// when the protocol does not show that much. The exhaustive search tells states apart by it;
-    /// without it, by everything that a replica has seen, which is many more. What only times
-    /// things ([`parts::Timing`](crate::parts::Timing)), and sources of chance, may be left out.
-    /// A protocol derives `Hash` and calls it here.
+    /// Feeds all that the replica's future depends on into `hasher`, whatever led to it; false when
+    /// the protocol does not show that much. The exhaustive search tells states apart by it;
+    /// without it, by everything that a replica has seen, which is many more. Values that only
+    /// affect times ([`parts::Timing`](crate::parts::Timing)), and sources of randomness, may be
+    /// left out. A protocol derives `Hash` and calls it here.
     fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool {
         let _ = hasher;
         false
@@ -408,7 +412,7 @@ pub trait Protocol: Sized + Send + 'static {
     fn assert_invariants(&self) {}
 }
 
-/// What a frontend is told when it is made.
+/// The setup of a frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendSetup<O> {
     /// Its own address for replies.
@@ -417,7 +421,7 @@ pub struct FrontendSetup<O> {
     pub embedded: Option<ReplicaId>,
     /// The epoch that it talks to.
     pub epoch: Epoch,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// The protocol's options.
     pub options: O,
@@ -428,7 +432,7 @@ pub struct FrontendSetup<O> {
 pub struct Reply<H> {
     /// The batch.
     pub batch: BatchId,
-    /// What the protocol adds: view, log hash.
+    /// The protocol's addition: view, log hash.
     pub header: H,
     /// One result per request.
     pub results: Bytes,
@@ -437,8 +441,8 @@ pub struct Reply<H> {
 /// The client's half of a protocol: how a batch reaches replicas, and when its reply is final.
 /// Runs embedded in a replica's server, in a client library or as a process of its own.
 ///
-/// What must hold: every submission ends in exactly one `done`, at its deadline at the latest; a
-/// batch is retried as the same bytes, so that sessions see duplicates.
+/// Every submission must end in exactly one `done`, at its deadline at the latest. A batch is
+/// retried as the same bytes, so that sessions see duplicates.
 pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     /// A frontend with nothing in progress.
     fn new(setup: FrontendSetup<P::Options>) -> Self;

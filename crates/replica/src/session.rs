@@ -3,7 +3,7 @@
 //! ```text
 //!   Open(owner, number) ──ordered──► session, nothing executed
 //!   sequence = executed + 1 ───────► execute, keep the reply
-//!   sequence ≤ executed ───────────► the kept reply, or "forgotten" once it was acknowledged
+//!   sequence ≤ executed ───────────► the kept reply, or "reply lost" once acknowledged
 //!   sequence > executed + 1 ───────► "out of order": an earlier one is still missing
 //!   owner silent for the lifetime ─► all its sessions end, by the log's clock on every replica
 //! ```
@@ -13,7 +13,7 @@
 
 use crate::{
     CommandTime, DecodeError, Reader, RequestStatus, Writer,
-    plant::{Plant, Planted},
+    bug::{Bug, Injected},
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -34,7 +34,7 @@ use digest::SessionDigest;
 /// number for it, ascending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId {
-    /// Who opened it, drawn at random when the owner starts.
+    /// Its owner's number, drawn at random when the owner starts.
     pub owner: u64,
     /// The owner's number for it, from 1; never used twice.
     pub number: u64,
@@ -50,7 +50,7 @@ pub const OPENED_ABOVE_MAX: usize = 1 << 14;
 pub const SESSIONS_MAX: usize = 1 << 20;
 /// A reply buffer larger than this is not kept for reuse.
 const REUSE_MAX: usize = 4 * 1024;
-/// What a session is taken to need besides its replies, for the limit of memory.
+/// The assumed memory of a session besides its replies, for the limit of memory.
 const SESSION_WEIGHT: usize = 128;
 
 /// How much of the replies is kept for requests that come again. Part of what replicas must agree
@@ -144,8 +144,8 @@ pub struct Admitted<'a> {
 }
 
 impl Admitted<'_> {
-    /// The command was executed with this reply; `None` when it has one that nobody learns. True
-    /// when all sessions keep too much now: `Sessions::drop_largest` must follow.
+    /// The command was executed with this reply; `None` when its reply was dropped. True when all
+    /// sessions keep too much now: `Sessions::drop_largest` must follow.
     #[inline]
     #[must_use]
     pub fn executed(self, reply: Option<&[u8]>) -> bool {
@@ -194,7 +194,7 @@ pub struct Sessions {
     kept: KeptReplies,
     /// The bytes of all replies that are kept.
     kept_bytes: usize,
-    planted: Planted,
+    injected: Injected,
     digest: Option<SessionDigest>,
     digest_mark: u32,
 }
@@ -211,16 +211,16 @@ impl Sessions {
             count: 0,
             kept: KeptReplies::default(),
             kept_bytes: 0,
-            planted: Planted::default(),
+            injected: Injected::default(),
             digest: None,
             digest_mark: 0,
         }
     }
 
-    /// An epoch begins at this time of the log, with this lifetime. Who has not been outlived by then
-    /// counts as renewed, as a shorter lifetime would end all at once; who has been, or could have
-    /// been, does not come back under a longer one: a copy of a request that was answered may still
-    /// be in progress.
+    /// An epoch begins at this time of the log, with this lifetime. An owner that has not been
+    /// outlived by then counts as renewed, as a shorter lifetime would end all at once. An owner
+    /// that has been, or could have been, does not come back under a longer one: a copy of a
+    /// request that was answered may still be in progress.
     pub fn enter_epoch(&mut self, lifetime: Duration, kept: KeptReplies, base: CommandTime) {
         self.remove_outlived(base);
         let outlived = CommandTime(base.0.saturating_sub(self.lifetime));
@@ -253,8 +253,8 @@ impl Sessions {
         self.kept_bytes + self.count * SESSION_WEIGHT
     }
 
-    pub(crate) fn with_plant(mut self, planted: Planted) -> Self {
-        self.planted = planted;
+    pub(crate) fn with_bug(mut self, injected: Injected) -> Self {
+        self.injected = injected;
         self
     }
 
@@ -345,7 +345,7 @@ impl Sessions {
         let Some(owner) = self.owners.get_mut(&id.owner) else {
             return RequestStatus::OpenRefused;
         };
-        // An owner whose clock is ahead of the log's lives until its start is too old to open:
+        // An owner whose clock is ahead of the log's stays until its start is too old to open:
         // outlived sooner, it could be opened again by a copy of this very request.
         owner.renewed = owner.renewed.max(started);
         if owner.was_opened(id.number) {
@@ -402,10 +402,10 @@ impl Sessions {
         if open > SESSION_WINDOW_MAX || sequence == 0 {
             return Err(Verdict::Refuse(RequestStatus::Malformed));
         }
-        if self.planted.is(Plant::UnknownSessionIsMadeAnew) {
-            self.make_anew(id, sequence, time);
+        if self.injected.is(Bug::UnknownSessionIsRemade) {
+            self.remake(id, sequence, time);
         }
-        let disorder = self.planted.is(Plant::SessionOrderIgnored);
+        let disorder = self.injected.is(Bug::SessionOrderIgnored);
         let session = match self.owners.entry(id.owner) {
             Entry::Occupied(found) if is_outlived(found.get().renewed, self.lifetime, time) => {
                 let totals = (&mut self.count, &mut self.kept_bytes);
@@ -453,12 +453,12 @@ impl Sessions {
         let kept = session.replies.iter().find(|(at, _)| *at == sequence);
         Err(match kept {
             Some((_, reply)) => Verdict::Replay(reply),
-            None => Verdict::Refuse(RequestStatus::Forgotten),
+            None => Verdict::Refuse(RequestStatus::ReplyLost),
         })
     }
 
     /// Of an injected bug.
-    fn make_anew(&mut self, id: SessionId, sequence: u64, time: CommandTime) {
+    fn remake(&mut self, id: SessionId, sequence: u64, time: CommandTime) {
         let known = self.owner(id.owner, time);
         if known.is_some_and(|owner| owner.sessions.contains_key(&id.number)) {
             return;
@@ -491,7 +491,7 @@ impl Sessions {
         }
         let kept = session.replies.iter().find(|(at, _)| *at == sequence);
         kept.map(|(_, reply)| &reply[..])
-            .ok_or(RequestStatus::Forgotten)
+            .ok_or(RequestStatus::ReplyLost)
     }
 
     /// Whether the session is open.
@@ -656,7 +656,7 @@ mod tests {
         assert!(sessions.execute(ID, 2, at(1), Some(b"two")));
         assert_eq!(
             sessions.admit(ID, 1, 0, at(1)).err(),
-            Some(Verdict::Refuse(RequestStatus::Forgotten))
+            Some(Verdict::Refuse(RequestStatus::ReplyLost))
         );
     }
 
@@ -711,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_lifetime_of_next_epoch_revives_nobody_who_was_outlived() {
+    fn longer_lifetime_of_next_epoch_revives_no_expired_owner() {
         let mut sessions = sessions();
         assert!(sessions.execute(ID, 1, at(1), Some(b"one")));
         let kept = KeptReplies::default();
@@ -749,7 +749,7 @@ mod tests {
         assert_eq!(sessions.renew(5, at(61)), RequestStatus::SessionUnknown);
     }
 
-    /// What happens to the sessions of a few owners, each with its own start.
+    /// Random events of the sessions of a few owners, each with its own start.
     #[derive(Clone, Debug)]
     enum Step {
         /// The request to open it, or a copy, and its first command behind it.
@@ -823,7 +823,7 @@ mod tests {
     }
 
     #[test]
-    fn first_of_ten_thousand_opens_may_arrive_last_and_one_beyond_window_is_refused() {
+    fn open_may_arrive_last_and_is_rejected_beyond_window() {
         let of = |number| SessionId { owner: 5, number };
         for (behind, expected) in [
             (10_000, RequestStatus::Done),
@@ -888,7 +888,7 @@ mod tests {
         assert_eq!(sessions.kept_bytes(), 19);
         let left = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| sessions.reply(of(number), 1).is_ok());
         assert_eq!(left, [false, false, true, true, true, false, false, false]);
-        // What is dropped, closed, outlived, or acknowledged is counted no more.
+        // A dropped, closed, outlived, or acknowledged reply is counted no more.
         sessions.close(of(4), at(1));
         assert_eq!(sessions.kept_bytes(), 10);
         assert!(sessions.execute(of(5), 2, at(1), None));
@@ -896,7 +896,7 @@ mod tests {
         let again = sessions.admit(of(5), 2, 0, at(1)).err();
         assert_eq!(
             again,
-            Some(Verdict::Refuse(RequestStatus::Forgotten)),
+            Some(Verdict::Refuse(RequestStatus::ReplyLost)),
             "it was executed, and its reply is lost"
         );
         assert_eq!(sessions.renew(5, at(100)), RequestStatus::SessionUnknown);

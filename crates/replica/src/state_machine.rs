@@ -1,4 +1,4 @@
-//! What is replicated: a deterministic state machine.
+//! The replicated object: a deterministic state machine.
 //!
 //! ```text
 //!   ordered batch ──► executor ──► apply(at, command) ──► reply        every replica, same order
@@ -14,7 +14,7 @@
 use crate::{DigestBegun, Position, Slot};
 use alloc::{boxed::Box, string::String, vec::Vec};
 
-/// Time as the log tells it: nanoseconds since the Unix epoch, chosen by whoever orders the
+/// Time of the log: nanoseconds since the Unix epoch, chosen by the replica that orders the
 /// command. Never goes back between two commands that touch the same key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandTime(pub u64);
@@ -113,7 +113,7 @@ pub struct RestoreError(pub String);
 /// Reads a state that a snapshot holds and keeps none of it: what [`StateMachine::restore_chunk`]
 /// would refuse, this refuses before anything relies on the snapshot. On a thread of its own.
 pub trait StateCheck: Send {
-    /// A state follows; what was read of another is forgotten.
+    /// A state follows; what was read of another is dropped.
     fn begin(&mut self);
 
     /// Its next bytes, cut anywhere.
@@ -132,8 +132,8 @@ pub trait StateCheck: Send {
 /// A replicated service. `apply`, `query` and the snapshot methods are what it takes; the rest
 /// has defaults.
 ///
-/// What must hold: deterministic (see the module); `query` changes nothing that another command
-/// could see; nothing here panics on any bytes that a client could send.
+/// It must be deterministic (see the module). `query` changes nothing that another command could
+/// see. Nothing here panics on any bytes that a client could send.
 pub trait StateMachine: Send + 'static {
     /// Executes one ordered command and appends its reply to `reply`.
     fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>);
@@ -210,8 +210,8 @@ pub trait StateMachine: Send + 'static {
     /// When the snapshot is not whole.
     fn finish_restore(&mut self) -> Result<(), RestoreError>;
 
-    /// What reads a saved snapshot's state back before the log behind it is trimmed. The default:
-    /// only the stream's checksums are read back.
+    /// The reader that reads a saved snapshot's state back before the log behind it is trimmed. The
+    /// default: only the stream's checksums are read back.
     fn state_check(&self) -> Option<Box<dyn StateCheck>> {
         None
     }

@@ -80,7 +80,7 @@ pub enum Deadline {
     Clock(u64),
 }
 
-/// What a handler may look at besides its input. Implemented by the runtime and the simulator.
+/// A handler's inputs besides its event. Implemented by the runtime and the simulator.
 pub trait World {
     /// The monotonic clock, fresh at every call.
     fn now(&self) -> Time;
@@ -117,7 +117,7 @@ pub struct SnapshotLeft {
 /// A snapshot that is durable on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// What it covers; also its name.
+    /// The position that it covers; also its name.
     pub id: Executed,
     /// Its length in bytes.
     pub length: u64,

@@ -25,7 +25,7 @@
 //! then.
 //!
 //! The donor keeps no other state. A lost message is asked for again by a timer; a donor that stays
-//! silent is left for the next one. What has come stays, across a restart of the fetcher, too: a
+//! silent is left for the next one. Received parts stay, across a restart of the fetcher, too: a
 //! donor that has the same file, as its origin tells, continues from there. One that has not gives
 //! its own from the beginning, and only then is the old part thrown away.
 
@@ -88,7 +88,7 @@ pub(crate) enum TransferMessage {
         at_least: Slot,
         snapshot: Option<SnapshotFile>,
         offset: u64,
-        /// What is executed after the snapshot is wanted, too.
+        /// The batches executed after the snapshot are wanted, too.
         fed: bool,
         /// Pieces before this one are on their way: it may be dropped where the link is full.
         ahead: bool,
@@ -276,7 +276,7 @@ impl Following {
     }
 
     /// False when the donor has had no end too often.
-    pub const fn goes_on(&self) -> bool {
+    pub const fn continues(&self) -> bool {
         self.pauses < FOLLOWS
     }
 }
@@ -312,9 +312,9 @@ pub(crate) struct Fetch {
     /// Those that may give it, whom to ask first at the front.
     donors: Donors,
     donor: usize,
-    /// What is wanted, with what follows the snapshot.
+    /// The wanted slot, with the batches behind the snapshot.
     pub at_least: Slot,
-    /// What the snapshot must cover by itself.
+    /// The slot that the snapshot must cover by itself.
     pub floor: Slot,
     /// Which snapshot, once a donor has named one.
     pub snapshot: Option<SnapshotFile>,
@@ -340,7 +340,7 @@ pub(crate) struct Fetch {
     pub begun: Time,
     /// Checks the stream as it comes.
     pub reader: SnapshotReader,
-    /// What is executed meanwhile is wanted, too.
+    /// The batches executed meanwhile are wanted, too.
     pub fed: bool,
     /// It was wanted, and kept the snapshot from being given.
     stands_alone: bool,
@@ -416,7 +416,7 @@ impl Fetch {
         }
         let rate = self.rates.of(self.busy);
         if let Some(pause) = (PIECE as u64 * 1_000_000_000).checked_div(rate) {
-            // What was not asked for while nothing could be is not made up for.
+            // Requests that were not sent while none could be are not made up for.
             let since = self.paced_at.max(now);
             self.paced_at = since + Duration::from_nanos(pause);
         }
@@ -444,7 +444,7 @@ impl Fetch {
         Some(TransferMessage::Follow { after, end })
     }
 
-    /// What has been asked for and has not come is asked for again.
+    /// Requests without an answer are sent again.
     pub fn ask_again(&mut self) {
         self.asked = self.offset;
         self.follow_asked = false;
@@ -505,7 +505,7 @@ impl Fetch {
     }
 
     /// The donor has the snapshot whose beginning is here; false when there is no more of it.
-    pub fn go_on(&mut self, snapshot: SnapshotFile, total: u64, now: Time) -> bool {
+    pub fn proceed(&mut self, snapshot: SnapshotFile, total: u64, now: Time) -> bool {
         if self.total == 0 {
             if total <= self.offset {
                 return false;
@@ -585,8 +585,8 @@ impl Fetch {
         self.fed_upto = Slot(0);
     }
 
-    /// What has come could not be saved. There may be no room, so that the next try needs time; and
-    /// so do the others, from whom all of it must come again.
+    /// The received state could not be saved. There may be no room, so that the next try needs
+    /// time; and so do the others, from whom all of it must come again.
     pub fn on_failed(&mut self, now: Time) {
         self.begin_again();
         self.paced_at = self.paced_at.max(now + self.failed_pause);
@@ -726,13 +726,13 @@ mod tests {
         }
         assert_eq!(much.donor(), ReplicaId(1), "the first is asked again soon");
         assert_eq!(much.offset, 100 << 20);
-        assert!(much.go_on(much.snapshot.expect("known"), 1 << 30, Time(0)));
+        assert!(much.proceed(much.snapshot.expect("known"), 1 << 30, Time(0)));
         let next = much.next_ask(100 << 20, Time(0));
         assert!(matches!(next, Some(TransferMessage::Ask { offset, .. }) if offset == 100 << 20));
     }
 
     #[test]
-    fn what_came_of_file_without_origin_is_not_gone_on_with_elsewhere() {
+    fn file_without_origin_is_not_continued_at_other_donor() {
         let mut fetch = fetch();
         fetch.begin(SnapshotFile::default(), 1 << 30, Time(0));
         fetch.advance(100 << 20);
@@ -752,7 +752,7 @@ mod tests {
         }
         assert_eq!(fetch.donor(), ReplicaId(2));
         fetch.leave_donor();
-        assert_eq!(fetch.donor(), ReplicaId(3), "nobody is named twice");
+        assert_eq!(fetch.donor(), ReplicaId(3), "no donor is named twice");
     }
 
     #[test]

@@ -392,19 +392,19 @@ impl Reader {
         }
     }
 
-    /// Reads a replica, or none where `nobody` stands.
+    /// Reads a replica, or none where the encoding of no replica stands.
     ///
     /// # Errors
     /// When it is not a member.
     #[inline]
     pub fn replica_or(
         &mut self,
-        nobody: u16,
+        none_id: u16,
         field: &'static str,
     ) -> Result<Option<ReplicaId>, DecodeError> {
         match ReplicaId(self.u16(field)?) {
             id if id.index() < self.members_max() => Ok(Some(id)),
-            ReplicaId(id) if id == nobody => Ok(None),
+            ReplicaId(id) if id == none_id => Ok(None),
             _ => Err(DecodeError::Bad(field)),
         }
     }
@@ -540,7 +540,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn piece_of_frame_is_what_it_is_of_its_bytes_wherever_its_parts_end() {
+    fn piece_of_frame_does_not_depend_on_part_boundaries() {
         let whole: Vec<u8> = (0..20).collect();
         let bytes = Bytes::from(whole.clone());
         let frame = Frame {

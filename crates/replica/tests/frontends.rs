@@ -12,7 +12,7 @@ use quintet_replica::*;
 use std::cell::RefCell;
 
 thread_local! {
-    /// What frontends have heard: which frontend, from whom, and what.
+    /// Messages received by frontends: which frontend, from whom, and what.
     static HEARD: RefCell<Vec<(u64, u16, &'static str)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -64,7 +64,7 @@ impl Protocol for Obedient {
     }
     fn on_start(&mut self, _: Recovered<(), (), ()>, _: &mut Context<'_, Self>) {}
     fn on_message(&mut self, _: ReplicaId, _: Spoken, _: &mut Context<'_, Self>) {
-        panic!("a frontend's message is a frontend's, wherever it lives");
+        panic!("a frontend's message is a frontend's, wherever it runs");
     }
     fn on_request(&mut self, from: FrontendId, message: Spoken, ctx: &mut Context<'_, Self>) {
         self.executed = self.executed.next();
@@ -218,7 +218,7 @@ fn frontend_inside_a_replica_hears_from_all_replicas() {
 }
 
 #[test]
-fn what_was_meant_for_an_earlier_run_does_not_reach_the_next() {
+fn frames_for_earlier_run_do_not_reach_next() {
     let (mut here, mut there) = (Place::new(0, 11), Place::new(1, 12));
     here.submit(11);
     there.receive(0, here.sent());
@@ -236,7 +236,7 @@ fn what_was_meant_for_an_earlier_run_does_not_reach_the_next() {
 }
 
 #[test]
-fn seal_that_server_or_client_submits_is_refused_and_reaches_no_frontend() {
+fn seal_of_server_or_client_is_rejected_before_frontend() {
     let mut builder = BatchBuilder::new();
     builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
     builder.push(CommandId::default(), RequestKind::Seal, 0, b"another epoch");

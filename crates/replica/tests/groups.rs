@@ -148,7 +148,7 @@ fn driver() -> Driver<Scribe> {
     Driver::new(setup, FrontendId(9))
 }
 
-/// What the node of this group gets, and what others do.
+/// The input of this group's node, and the outputs of others.
 fn tell(
     driver: &mut Driver<Scribe>,
     group: GroupId,

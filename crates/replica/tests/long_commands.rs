@@ -52,7 +52,7 @@ impl Protocol for Bursts {
     }
     fn on_start(&mut self, _: Recovered<(), (), ()>, _: &mut Context<'_, Self>) {}
     fn on_message(&mut self, _: ReplicaId, _: Asked, _: &mut Context<'_, Self>) {
-        panic!("a frontend's message is a frontend's, wherever it lives");
+        panic!("a frontend's message is a frontend's, wherever it runs");
     }
     fn on_request(&mut self, from: FrontendId, message: Asked, ctx: &mut Context<'_, Self>) {
         let view = BatchView::new(&message.0).expect("a batch");
@@ -209,7 +209,7 @@ fn batches_wait_for_later_turns_when_commands_take_long() {
     let mut out = Vec::new();
     submit(&mut node, 1, &mut out);
     assert_eq!(node.executed().slot, Slot(1), "one takes the whole turn");
-    // What comes meanwhile comes behind it.
+    // A batch that comes meanwhile comes behind it.
     submit(&mut node, 2, &mut out);
     assert_eq!(node.executed().slot, Slot(1));
     for turn in 2..20 {

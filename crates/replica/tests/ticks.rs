@@ -53,7 +53,7 @@ impl Protocol for Lagging {
     }
     fn on_start(&mut self, _: Recovered<(), (), ()>, _: &mut Context<'_, Self>) {}
     fn on_message(&mut self, _: ReplicaId, _: Asked, _: &mut Context<'_, Self>) {
-        panic!("a frontend's message is a frontend's, wherever it lives");
+        panic!("a frontend's message is a frontend's, wherever it runs");
     }
     fn on_request(&mut self, from: FrontendId, message: Asked, ctx: &mut Context<'_, Self>) {
         self.executed = self.executed.next();
@@ -206,7 +206,7 @@ fn tick_timer(node: &mut Node, world: &Outside, out: &mut Vec<Output>) {
 }
 
 #[test]
-fn what_one_empty_batch_leaves_goes_with_the_next_ones_soon() {
+fn remainder_of_empty_batch_goes_with_next_ones() {
     let world = Outside::default();
     let many = Expiring {
         at: CommandTime(1),

@@ -1,4 +1,4 @@
-//! What links between replicas on one host carry, beside what the machine could.
+//! The throughput of links between replicas on one host, compared with that of the machine.
 //!
 //! ```text
 //!   bench ─┬─ n processes that copy memory ─────────────────► messages/s = copies/s / (n - 1)
@@ -33,7 +33,7 @@ const REPETITIONS: usize = 3;
 /// All messages of a row are sent so often, and once before that.
 const ROUNDS: usize = 8;
 const MACHINE: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A row: replicas that one of them submits to.
 struct Row {
@@ -294,7 +294,7 @@ fn submit(row: &Row, running: &Running) {
     };
     while !linked() || handle.submit(Level::Ordered, &[1; 64]).is_err() {
         assert!(
-            begun.elapsed() < PATIENCE,
+            begun.elapsed() < TIMEOUT,
             "never linked: {:?}",
             handle.status()
         );
@@ -316,10 +316,10 @@ fn submit(row: &Row, running: &Running) {
         for _ in 0..row.load.2 {
             next(&handle, &load);
         }
-        ended.recv_timeout(PATIENCE).expect("all are answered");
+        ended.recv_timeout(TIMEOUT).expect("all are answered");
         if round > 0 {
             took += begun.elapsed();
-            latencies.append(&mut load.lock().expect("nobody panics").latencies);
+            latencies.append(&mut load.lock().expect("no thread panics").latencies);
         }
     }
     latencies.sort();
@@ -344,13 +344,13 @@ struct Load {
 
 /// Submits one message more; when it is answered, the next.
 fn next(handle: &Handle, load: &Arc<Mutex<Load>>) {
-    let Some(payload) = load.lock().expect("nobody panics").pool.pop() else {
+    let Some(payload) = load.lock().expect("no thread panics").pool.pop() else {
         return;
     };
     let (again, loads, begun) = (handle.clone(), load.clone(), Instant::now());
     handle.submit_with(Level::Ordered, payload, move |result| {
         result.expect("answered");
-        let mut load = loads.lock().expect("nobody panics");
+        let mut load = loads.lock().expect("no thread panics");
         load.latencies.push(begun.elapsed());
         if load.latencies.len() == load.count {
             load.ended.send(()).expect("it waits");

@@ -13,7 +13,7 @@ const BYTES_MAX: usize = 261;
 /// Whether a text is an address that may be told and shown.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns the error of an announced address, if it has one.
 pub(crate) fn check(text: &str) -> Result<(), String> {
     let accepted = "accepted is host:port, such as 10.0.0.1:7001 or db1.example.org:7001";
     let Some((host, port)) = text.rsplit_once(':') else {
@@ -30,7 +30,8 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// What a replica tells its peers; empty when it has no server for Redis clients.
+/// The address that a replica announces to its peers; empty when it has no server for Redis
+/// clients.
 pub(crate) fn of(config: &Config, listens: Option<SocketAddr>) -> String {
     match (&config.redis_announce, listens) {
         (_, None) => String::new(),
@@ -56,13 +57,13 @@ mod tests {
 
     #[test]
     fn address_is_accepted_when_it_can_be_shown() {
-        for good in [
+        for valid in [
             "10.0.0.1:7001",
             "[::1]:7001",
             "db1.example.org:1",
             "0.0.0.0:65535",
         ] {
-            assert_eq!(check(good), Ok(()), "{good}");
+            assert_eq!(check(valid), Ok(()), "{valid}");
         }
         let long = format!("{}:7001", "a".repeat(BYTES_MAX));
         let bad = [

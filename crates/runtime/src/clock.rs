@@ -54,11 +54,11 @@ impl Correction {
     }
 }
 
-/// What is shown of a clock, in nanoseconds.
+/// The state of a clock for users, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockState {
     pub disciplined: bool,
-    /// What is added to the system's clock.
+    /// The addition to the system's clock.
     pub correction: i64,
     /// `u64::MAX` when nothing tells it.
     pub deviation: u64,
@@ -185,7 +185,7 @@ impl Clock {
         }
     }
 
-    /// What is shown of it.
+    /// The state for users.
     pub fn state(&self) -> ClockState {
         self.state_at(self.now())
     }
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_clocks_go_on_and_the_reading_holds_its_own_bounds() {
+    fn both_clocks_advance_and_reading_stays_within_bounds() {
         let clock = Clock::new(0);
         let (first, reading) = (clock.now(), clock.reading());
         assert!(clock.now() >= first);
@@ -308,7 +308,7 @@ mod tests {
             assert!(clock.was_set());
             assert!(!clock.was_set(), "once");
         }
-        // What a disciplined clock may do.
+        // The permitted steps of a disciplined clock.
         let showed = unix_time().saturating_add(1_000_000);
         clock.together.set((clock.now(), showed));
         assert!(!clock.was_set());
@@ -331,7 +331,7 @@ mod tests {
         );
         assert_eq!(reading.deviation, 7);
         clock.follow(None);
-        assert_eq!(clock.state().correction, -1_000_000_000, "it goes on");
+        assert_eq!(clock.state().correction, -1_000_000_000, "it continues");
         assert_eq!(clock.state().deviation, kernel_estimate().deviation);
     }
 }

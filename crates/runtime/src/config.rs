@@ -1,4 +1,4 @@
-//! What a replica is told when it starts: plain values, checked by [`Config::check`].
+//! The configuration of a replica: plain values, checked by [`Config::check`].
 //!
 //! ```text
 //!   flags, environment, TOML (the command line's affair) ──► Config ──► Replica::start
@@ -37,7 +37,7 @@ pub struct Limits {
     /// The most memory that the state may take, in bytes; 0 for no limit. Replicated: the same on
     /// every member.
     pub memory_max: u64,
-    /// Clients' requests are ordered together up to so many bytes; more of them become a further
+    /// Clients' requests are ordered together up to this many bytes; more of them become a further
     /// batch at once.
     pub batch_bytes: usize,
     /// The same by the number of connections whose requests are ordered together.
@@ -113,11 +113,11 @@ impl Default for JournalOptions {
 /// How a replica that is far behind obtains a peer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferOptions {
-    /// While a peer fetches this replica's state, so many bytes of what it executes are kept in
+    /// While a peer fetches this replica's state, this many bytes of what it executes are kept in
     /// memory for the peer at most, and no more than its last snapshot had. A replica that fetches
     /// keeps up to four times as many bytes, or four times the state's, in the state's file.
     pub feed_bytes_max: u64,
-    /// So many bytes of a peer's state are asked for in a second at most; 0 for no limit.
+    /// This many bytes of a peer's state are asked for in a second at most; 0 for no limit.
     pub rate_max: u64,
     /// The same while that peer executes more than a hundred commands per second.
     pub rate_busy: u64,
@@ -184,8 +184,8 @@ impl std::str::FromStr for Transport {
     }
 }
 
-/// How a replica or proxy divides its work. What the journal and snapshots do has threads of its own
-/// in any case.
+/// How a replica or proxy divides its work. The journal and snapshots have threads of their own in
+/// any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Threads {
     /// One thread for sockets, protocol and execution.
@@ -244,7 +244,7 @@ pub struct Config {
     pub protocol: String,
     /// The protocol's options as `(name, value)`; the same at every member.
     pub options: Vec<(String, String)>,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// How keys are divided among groups; the same at every member. `None` for one group with all
     /// keys.
@@ -272,7 +272,7 @@ pub struct Config {
     pub threads: Threads,
     /// How many items a ring between two threads holds, where there are several; at least one.
     pub ring_slots: usize,
-    /// What clients must authenticate with.
+    /// The password of clients.
     pub password: Option<String>,
     /// The most client connections. Fewer where this process may not open that many files.
     pub clients_max: usize,
@@ -302,8 +302,8 @@ pub struct Config {
     pub journal: JournalOptions,
     /// How a replica that is far behind obtains a peer's state.
     pub transfer: TransferOptions,
-    /// Start a `memory` cluster again after the memories of a majority were lost. What they held
-    /// is gone.
+    /// Start a `memory` cluster again after the memories of a majority were lost. The data in those
+    /// memories is gone.
     pub bootstrap_again: bool,
     /// Links that are slower or worse than the network is; `None` for the network as it is.
     pub emulation: Option<Emulation>,
@@ -664,11 +664,11 @@ impl Config {
         descriptors::reserved(self.members.len(), admin)
     }
 }
-/// Within a second so many bytes of a request come through the slowest way and onto the slowest disk
-/// that are counted with.
+/// Within a second this many bytes of a request come through the slowest way and onto the slowest
+/// disk that are counted with.
 const BYTES_PER_SECOND: usize = 4 << 20;
 
-/// How much later than a short one a request of so many bytes is given up.
+/// How much later than a short one a request of this many bytes is given up.
 pub(crate) const fn time_for(bytes: usize) -> Duration {
     Duration::from_secs((bytes / BYTES_PER_SECOND) as u64)
 }

@@ -1,4 +1,4 @@
-//! The data directory: whose it is, who uses it, which life of the replica this is.
+//! The data directory: its replica, the process that uses it, and the replica's incarnation.
 //!
 //! ```text
 //!   lock        held by the running process, holds its process id
@@ -39,13 +39,13 @@ use std::{
 /// Format 1 knew no files `epoch`. It is read; its first start here writes them.
 const FORMAT: u32 = 2;
 
-/// 64 bits that nobody can foresee, different at every call.
+/// 64 unpredictable bits, different at every call.
 pub(crate) fn random() -> u64 {
     // Every `RandomState` has keys that come from the operating system.
     RandomState::new().hash_one(std::process::id())
 }
 
-/// 32 bytes from the operating system that nobody can foresee.
+/// 32 unpredictable bytes from the operating system.
 ///
 /// # Errors
 /// When the operating system has none to give.
@@ -104,10 +104,10 @@ pub(crate) struct PeerSeen {
     pub address: Option<String>,
 }
 
-/// An open data directory; locked as long as it lives.
+/// An open data directory; locked until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Data {
-    /// What is still to be written; it is before the directory is unlocked.
+    /// The pending writes; they are done before the directory is unlocked.
     later: Later,
     path: PathBuf,
     _lock: File,
@@ -117,13 +117,13 @@ pub(crate) struct Data {
     pub boot: Boot,
     /// Nothing was ever written here before.
     pub first_boot: bool,
-    /// Acknowledged entries may have been forgotten.
-    pub forgot: bool,
+    /// Acknowledged entries may have been lost.
+    pub state_lost: bool,
     /// An earlier run's snapshots and journal count: it was in an epoch that is kept on disk.
     pub keeps: bool,
     /// The journal is of epochs that are given up.
     pub journal_begins_again: bool,
-    /// What all members had in memory is given up.
+    /// The data that all members had in memory is given up.
     begins_again: bool,
     identity: IdentityFile,
     peers: BTreeMap<u16, PeerSeen>,
@@ -132,7 +132,7 @@ pub(crate) struct Data {
 /// Why a cluster cannot be begun again.
 pub(crate) const BEGUN_AGAIN_ON_DISK: &str = "bootstrap_again: only a cluster with durability 'memory' can be begun again; remove this setting";
 
-/// What [`lock`] finds out about a directory without changing it.
+/// The findings of [`lock`] about a directory, which it does not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub cluster: ClusterId,
@@ -141,7 +141,7 @@ pub(crate) struct Owner {
     pub incarnation: u64,
     pub boot: u64,
     pub repairing: bool,
-    /// What is wrong with one of the two copies of this.
+    /// The flaw of one of the two copies of this.
     pub damaged: Option<String>,
 }
 
@@ -203,7 +203,7 @@ fn in_use(holder: &str) -> String {
 
 fn unreadable(reason: &str) -> String {
     format!(
-        "neither copy of its identity can be read ({reason}): it could count for a life that has \
+        "neither copy of its identity can be read ({reason}): it could count for an incarnation that has \
          not kept its promises. Restore the files 'identity' or 'identity-2' as they were when it \
          last ran, or remove this replica from the cluster and add a new member"
     )
@@ -237,8 +237,9 @@ fn read_identity(
                 .to_owned(),
         ));
     }
-    // Whoever died between writing the two has done nothing with the newer one, but may not count
-    // as less than it. Where they differ in nothing else, a repair has not been noted in both.
+    // A process that died between writing the two copies has done nothing with the newer one, but
+    // may not count as less than it. Where they differ in nothing else, a repair has not been noted
+    // in both.
     let newest = (whole.into_iter())
         .max_by_key(|identity| (identity.boot, identity.incarnation, identity.repairing));
     Ok(match (newest, damaged) {
@@ -266,7 +267,7 @@ fn write_copy(path: &Path, name: &str, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let file = path.join(name);
     let is_new = !file.exists();
-    // What is in it is for this user only.
+    // The contents are for this user only.
     let file = (options.create(true).truncate(false).write(true).mode(0o600)).open(file)?;
     file.write_all_at(text.as_bytes(), 0)?;
     file.set_len(text.len() as u64)?;
@@ -528,7 +529,7 @@ impl Data {
             incarnation: Incarnation(identity.incarnation),
             boot: Boot(identity.boot),
             first_boot,
-            forgot: (memory && !first_boot && !config.bootstrap_again) || identity.repairing,
+            state_lost: (memory && !first_boot && !config.bootstrap_again) || identity.repairing,
             keeps: !memory,
             journal_begins_again: false,
             begins_again: config.bootstrap_again && memory,
@@ -609,15 +610,15 @@ impl Data {
     }
 
     /// Something durable has been lost: from now on, whatever happens, this replica starts as one
-    /// that has forgotten, in a new incarnation, until [`Self::repaired`].
+    /// that has lost its state, in a new incarnation, until [`Self::repaired`].
     pub fn begin_repair(&mut self) -> io::Result<()> {
-        if !self.forgot {
+        if !self.state_lost {
             self.identity.incarnation += 1;
         }
         self.identity.repairing = true;
         write_identity(&self.path, &self.identity)?;
         self.incarnation = Incarnation(self.identity.incarnation);
-        self.forgot = true;
+        self.state_lost = true;
         Ok(())
     }
 
@@ -660,7 +661,7 @@ impl Data {
         });
     }
 
-    /// What was to be written later has been written.
+    /// The pending writes are done.
     #[cfg(test)]
     pub fn finish_writing(&mut self) {
         drop(core::mem::take(&mut self.later));
@@ -675,7 +676,7 @@ impl Data {
     /// one that has this row in place of another.
     ///
     /// # Errors
-    /// What is wrong with the peer.
+    /// The difference from the peer.
     pub fn check_peer(
         &mut self,
         id: ReplicaId,
@@ -738,7 +739,7 @@ impl Data {
         self.later.run("peers", move || {
             if let Err(error) = replace_file(&path, "peers", &file) {
                 // A guard against operators' mistakes is no reason to go without peers.
-                tracing::warn!(%error, "cannot remember which lives the peers are in");
+                tracing::warn!(%error, "cannot record the incarnations of the peers");
             }
         });
         Ok(())
@@ -854,12 +855,12 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_keeps_the_incarnation_on_disk_and_raises_it_in_memory() {
+    fn restart_keeps_incarnation_on_disk_and_raises_it_in_memory() {
         let directory = tempfile::tempdir().expect("a directory");
         for (durability, second) in [(Durability::Disk, 1), (Durability::Memory, 2)] {
             let mut config = config(&directory.path().join(durability.name()), durability);
             let first = Data::open(&config).expect("opens");
-            assert!(first.first_boot && !first.forgot);
+            assert!(first.first_boot && !first.state_lost);
             assert_eq!((first.incarnation, first.boot), (Incarnation(1), Boot(1)));
             let made = first.directory;
             drop(first);
@@ -870,18 +871,18 @@ mod tests {
             );
             assert_eq!(again.directory, made);
             assert!(!again.first_boot);
-            assert_eq!(again.forgot, durability == Durability::Memory);
+            assert_eq!(again.state_lost, durability == Durability::Memory);
             drop(again);
             config.bootstrap_again = true;
             match Data::open(&config) {
-                Ok(again) => assert!(!again.forgot && durability == Durability::Memory),
+                Ok(again) => assert!(!again.state_lost && durability == Durability::Memory),
                 refused => assert!(reason(refused).contains("bootstrap_again")),
             }
         }
     }
 
     #[test]
-    fn a_directory_in_use_foreign_or_newer_is_refused_with_what_to_do() {
+    fn directory_in_use_foreign_or_newer_is_refused_with_what_to_do() {
         let directory = tempfile::tempdir().expect("a directory");
         let config = config(directory.path(), Durability::Disk);
         let open = Data::open(&config).expect("opens");
@@ -932,17 +933,17 @@ mod tests {
     }
 
     #[test]
-    fn one_whole_copy_of_the_identity_is_enough_and_no_life_is_lived_twice() {
+    fn one_intact_identity_suffices_and_incarnations_are_unique() {
         let directory = tempfile::tempdir().expect("a directory");
         let config = config(directory.path(), Durability::Memory);
         let files = COPIES.map(|name| config.data.join(name));
-        let mut lives = 0;
+        let mut incarnations = 0;
         let mut open = || {
-            lives += 1;
+            incarnations += 1;
             let data = Data::open(&config).expect("opens");
             assert_eq!(
                 (data.boot, data.incarnation),
-                (Boot(lives), Incarnation(lives))
+                (Boot(incarnations), Incarnation(incarnations))
             );
         };
         open();
@@ -957,7 +958,7 @@ mod tests {
             open();
             fs::remove_file(file).expect("there");
             open();
-            // Died between writing the two: the other one is a life behind.
+            // The process died between writing the two: the other one is an incarnation behind.
             let text = fs::read_to_string(file).expect("there");
             open();
             fs::write(file, text).expect("writes");
@@ -973,31 +974,31 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_lost_something_starts_as_one_that_forgot_until_it_is_repaired() {
+    fn replica_with_losses_starts_without_state_until_repaired() {
         let directory = tempfile::tempdir().expect("a directory");
         let config = config(directory.path(), Durability::Disk);
         let mut data = Data::open(&config).expect("opens");
         data.begin_repair().expect("writes");
-        assert!(data.forgot && data.repairing());
+        assert!(data.state_lost && data.repairing());
         assert_eq!(data.incarnation, Incarnation(2));
         fs::create_dir(data.aside()).expect("made");
         drop(data);
-        // Dying in the middle: another life that counts for nothing yet.
+        // The process dies in the middle: another incarnation that counts for nothing yet.
         let mut data = Data::open(&config).expect("opens");
-        assert!(data.forgot && data.repairing() && !data.first_boot);
+        assert!(data.state_lost && data.repairing() && !data.first_boot);
         assert_eq!(data.incarnation, Incarnation(3));
         data.begin_repair().expect("writes");
         assert_eq!(data.incarnation, Incarnation(3));
         data.repaired();
         drop(data);
         let data = Data::open(&config).expect("opens");
-        assert!(!data.forgot && !data.repairing());
+        assert!(!data.state_lost && !data.repairing());
         assert_eq!(data.incarnation, Incarnation(3));
         assert!(!config.data.join("damaged-1").exists());
     }
 
     #[test]
-    fn a_peer_with_another_or_an_older_directory_is_refused_even_after_a_restart() {
+    fn peer_with_other_or_older_directory_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let config = config(directory.path(), Durability::Disk);
         let mut data = Data::open(&config).expect("opens");

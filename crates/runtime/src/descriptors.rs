@@ -40,7 +40,7 @@ pub(crate) fn are_exhausted(error: &io::Error) -> bool {
     )
 }
 
-/// What must be there for others than clients, in a group of that many members.
+/// Descriptors that must be left for uses other than clients, in a group of that many members.
 pub(crate) const fn reserved(members: usize, admin_connections: usize) -> usize {
     let peers = (PER_PEER + STRANGERS_PER_PEER) * members;
     FILES + STRANGERS + PROXIES + peers + admin_connections

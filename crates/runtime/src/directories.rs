@@ -8,7 +8,7 @@ use std::{fs::File, io, path::Path};
 /// # Errors
 /// When the operating system refuses.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
-    // What has no directory in its name stands in the current one.
+    // A path without a directory in its name stands in the current one.
     let path = match path.as_os_str().is_empty() {
         true => Path::new("."),
         false => path,

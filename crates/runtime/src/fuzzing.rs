@@ -1,4 +1,5 @@
-//! What outsiders' bytes meet first, for fuzzing: parts that are otherwise private to the runtime.
+//! The parts that outsiders' bytes meet first, for fuzzing: they are otherwise private to the
+//! runtime.
 //!
 //! ```text
 //!   bytes ──► handshake ──► frames
@@ -26,12 +27,12 @@ use std::path::Path;
 /// Takes a datagram apart; the frames of one that is whole, packed again, come out as the same.
 /// Bytes are tried as they are, and with the checksum that they should have.
 pub fn datagram(bytes: &[u8]) {
-    let mut mended = bytes.to_vec();
-    if mended.len() >= HEADER {
-        let sum = checksum(&mended);
-        mended[4..8].copy_from_slice(&sum.to_le_bytes());
+    let mut repaired = bytes.to_vec();
+    if repaired.len() >= HEADER {
+        let sum = checksum(&repaired);
+        repaired[4..8].copy_from_slice(&sum.to_le_bytes());
     }
-    for bytes in [bytes, &mended] {
+    for bytes in [bytes, &repaired] {
         let Ok(opened) = Opened::read(Bytes::copy_from_slice(bytes)) else {
             continue;
         };
@@ -75,7 +76,7 @@ pub fn packet_sample() -> Vec<u8> {
     crate::transports::af_xdp::fuzz_packet_sample()
 }
 
-/// What the two sides of a handshake know in these targets.
+/// The secret of both sides of a handshake in these targets.
 const SECRET: [u8; 32] = [7; 32];
 
 fn fuzz_identity() -> PeerIdentity {
@@ -138,8 +139,8 @@ pub fn handshake(bytes: &[u8]) {
     assert_eq!(side.is_proven(), proven, "a stranger has proved himself");
 }
 
-/// What true peers with the same nonces send, before each state of each side, and what a proven one
-/// tells: with another key, so that none of it is right.
+/// Packets of true peers with the same nonces, before each state of each side, and that of a proven
+/// one: with another key, so that none of them is right.
 #[must_use]
 pub fn handshake_samples() -> Vec<Vec<u8>> {
     let key = PeerKey::new(&[8; 32], ClusterId(1));
@@ -169,9 +170,9 @@ pub fn handshake_samples() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A writer of shared memory that has lost its way, or was stopped in the middle of something:
-/// the bytes say what stands in the words and when the other ends look. Who reads and who writes
-/// beside it takes what can be, and says of everything else that it cannot.
+/// A writer of shared memory that has lost its way, or was stopped in the middle of something: the
+/// bytes say what stands in the words and when the other ends look. A reader and a writer beside it
+/// accept valid words, and report an error for everything else.
 pub fn memory(bytes: &[u8]) {
     crate::transports::fuzz_memory::run(bytes);
 }
@@ -223,7 +224,7 @@ fn of_one(place: &Path) -> Config {
     Config::new(ClusterId(5), ReplicaId(0), members, place.join("data"))
 }
 
-/// What a replica does with its directory before anything else.
+/// The first steps of a replica in its directory.
 fn start(config: &Config, entry: &Entry, machine: &dyn StateMachine) -> Result<(), StartError> {
     let mut data = Data::open(config)?;
     data.agree(first_epoch(config, entry, machine), None)

@@ -33,7 +33,7 @@ pub enum InspectError {
     /// The storage failed.
     #[error("storage at {path} failed: {reason}", path = .path.display())]
     Failed {
-        /// What was read.
+        /// The file that was read.
         path: PathBuf,
         /// How.
         reason: String,
@@ -81,16 +81,16 @@ pub struct SnapshotFile {
     pub bytes: u64,
     /// It came from a peer.
     pub fetched: bool,
-    /// What is wrong with it.
+    /// Its flaw, if it has one.
     pub problem: Option<String>,
 }
 
-/// What a start would do about what is wrong.
+/// The remedy that a start would apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
-    /// Nothing needs to be done: it is mended at the next start.
-    Mended,
+    /// Nothing needs to be done: it is repaired at the next start.
+    Repaired,
     /// It is repaired from the other replicas, if there are at least two others.
     RepairedFromPeers,
     /// The replica will not start.
@@ -100,13 +100,13 @@ pub enum Remedy {
 /// Something that is not as it should be.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
-    /// What, where, and what a person can do.
+    /// The flaw, its place, and the remedy for operators.
     pub what: String,
     /// The journal's segment, when it is one.
     pub segment: Option<u64>,
     /// The offset in it.
     pub offset: Option<u64>,
-    /// What the next start does.
+    /// The step that the next start takes.
     pub remedy: Remedy,
 }
 
@@ -121,7 +121,7 @@ pub struct Report {
     pub replica: u16,
     /// `disk` or `memory`.
     pub durability: String,
-    /// The replica's life as quorums count it.
+    /// The incarnation as quorums count it.
     pub incarnation: u64,
     /// The last run of its process.
     pub boot: u64,
@@ -139,15 +139,15 @@ pub struct Report {
     pub promises: [Option<PromiseCopy>; 2],
     /// The snapshots, oldest first.
     pub snapshots: Vec<SnapshotFile>,
-    /// What is wrong.
+    /// The flaws.
     pub problems: Vec<Problem>,
 }
 
 impl Report {
-    /// Whether a start would lose nothing and need nobody.
+    /// Whether a start would lose nothing and need no peer.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.problems.iter().all(|p| p.remedy == Remedy::Mended)
+        self.problems.iter().all(|p| p.remedy == Remedy::Repaired)
     }
 }
 
@@ -198,7 +198,7 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
         what: format!("one copy of the identity is damaged: {what}"),
         segment: None,
         offset: None,
-        remedy: Remedy::Mended,
+        remedy: Remedy::Repaired,
     }));
     let directory = path.join("snapshots");
     let mut files = Vec::new();
@@ -235,7 +235,7 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
         let lost = survey.lost(found.complete || found.verdict.is_some());
         let remedy = match lost {
             Some(_) => Remedy::RepairedFromPeers,
-            None => Remedy::Mended,
+            None => Remedy::Repaired,
         };
         let reasons = survey.bad.iter().map(|(_, reason)| reason.clone());
         let all: Vec<String> = if survey.bad.is_empty() {

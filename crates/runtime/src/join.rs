@@ -143,7 +143,7 @@ impl Join {
             if Instant::now() >= until {
                 let last = if refused.is_empty() { last } else { refused };
                 return Err(StartError::System(io::Error::other(format!(
-                    "not a member within {:?}: {last}; start it again to go on",
+                    "not a member within {:?}: {last}; start it again to continue",
                     self.timeout
                 ))));
             }

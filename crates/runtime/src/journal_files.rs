@@ -25,7 +25,7 @@ use std::{
 
 /// Spare files kept for new segments.
 const SPARES_MAX: usize = 2;
-/// What stands for a file that should be there and is not: not zeros, which mean "never written".
+/// The contents for a file that should be there and is not: not zeros, which mean "never written".
 const MISSING: &[u8] = b"missing";
 static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
 
@@ -55,7 +55,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Makes the files whose space must always be there, once in the life of a data directory.
+/// Makes the files whose space must always be there, once per data directory.
 pub(crate) fn reserve(root: &Path) -> io::Result<()> {
     let slots = [("promises", 2 * PROMISE_SLOT), ("marks", 2 * BLOCK)];
     for (name, length) in slots {
@@ -64,7 +64,7 @@ pub(crate) fn reserve(root: &Path) -> io::Result<()> {
     sync_directory(root)
 }
 
-/// What was promised is given up, as a cluster begins again with nothing.
+/// Drops the promises, as a cluster begins again with nothing.
 pub(crate) fn forget_promises(root: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     let file = fs::OpenOptions::new()
@@ -304,7 +304,7 @@ impl Disk for FileDisk {
             return make_file(&temporary, &path, length, make_room).map_err(at(&path));
         }
         if let Some(maker) = self.spare_maker.take() {
-            // What it could not do is tried again below, and told.
+            // Its failure is tried again below, and reported.
             let _ = maker.join();
         }
         for spare in self.spares().map_err(at(&self.directory))? {
@@ -459,7 +459,7 @@ mod tests {
     };
 
     #[test]
-    fn a_journal_in_files_is_found_again_with_and_without_the_page_cache() {
+    fn journal_in_files_is_found_again_with_and_without_page_cache() {
         for direct in [true, false] {
             let directory = tempfile::tempdir().expect("a directory");
             fs::create_dir(directory.path().join("journal")).expect("made");
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn segment_of_one_long_record_has_its_room_and_leaves_the_spare_alone() {
+    fn segment_of_long_record_does_not_use_spare() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::create_dir(directory.path().join("journal")).expect("made");
         let mut disk = FileDisk::new(directory.path(), false, directory.path().join("aside"));

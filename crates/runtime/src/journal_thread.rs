@@ -103,7 +103,7 @@ impl JournalThread {
         self.queued
     }
 
-    /// So many bytes became durable.
+    /// This many bytes became durable.
     pub const fn taken(&mut self, bytes: usize) {
         self.queued = self.queued.saturating_sub(bytes);
     }
@@ -132,7 +132,7 @@ struct Worker<'a> {
     closed: bool,
     /// Records will be written, so that room must be reserved for them.
     reserve: bool,
-    /// Somebody was told that there is no room for the next segment.
+    /// A writer was told that there is no room for the next segment.
     full: bool,
     /// The write in front of the backlog found no room.
     stuck: bool,
@@ -142,16 +142,16 @@ struct Worker<'a> {
 impl Worker<'_> {
     /// Takes over what is in the queue; waits, not forever if there is something else to do.
     fn take(&mut self) {
-        let patience = match (self.full, self.journal.unsettled()) {
+        let timeout = match (self.full, self.journal.unsettled()) {
             (true, _) => Some(RETRY),
             (false, true) => Some(SETTLE),
             (false, false) => None,
         };
-        // What is stuck waits for room, not for orders.
+        // A stuck backlog waits for room, not for orders.
         if self.backlog.is_empty() || self.stuck {
-            let first = match patience {
+            let first = match timeout {
                 _ if self.closed => Err(RecvTimeoutError::Disconnected),
-                Some(patience) => self.queue.recv_timeout(patience),
+                Some(timeout) => self.queue.recv_timeout(timeout),
                 None => self
                     .queue
                     .recv()
@@ -177,7 +177,7 @@ impl Worker<'_> {
             if idle && self.backlog.is_empty() {
                 self.journal.settle()?;
             }
-            // Without room, nobody waits for what cannot be written.
+            // Without room, no thread waits for writes that cannot be done.
             if self.closed && (self.backlog.is_empty() || self.stuck) {
                 return self.journal.settle();
             }

@@ -1,4 +1,4 @@
-//! What is known of a snapshot on disk.
+//! The state of a snapshot on disk.
 
 use quintet_replica::SnapshotInfo;
 

@@ -1,5 +1,5 @@
 //! Work on small files for which the event loop does not wait: done in order by a thread of its
-//! own. What has been asked for is done before this goes away.
+//! own. Requested work is done before this goes away.
 
 use std::{
     fmt,
@@ -9,14 +9,14 @@ use std::{
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// What waits for the thread: at most one task of a kind.
+/// The tasks that wait for the thread: at most one of a kind.
 #[derive(Default)]
 struct Waiting {
     tasks: Vec<(&'static str, Task)>,
     closed: bool,
 }
 
-/// What the thread shares with who asks.
+/// The state that the thread shares with its callers.
 type Queue = Arc<(Mutex<Waiting>, Condvar)>;
 
 /// See the module.
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn tasks_are_done_in_order_and_the_newest_of_a_kind() {
-        let (go_on, gate) = channel::<()>();
+        let (proceed, gate) = channel::<()>();
         let (begins, begun) = channel::<()>();
         let (told, done) = channel();
         let mut later = Later::default();
@@ -111,7 +111,7 @@ mod tests {
             });
         }
         drop(told);
-        go_on.send(()).expect("it waits");
+        proceed.send(()).expect("it waits");
         drop(later);
         let done: Vec<_> = done.iter().collect();
         let numbers: Vec<_> = done.iter().map(|(number, _)| *number).collect();

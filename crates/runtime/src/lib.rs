@@ -1,4 +1,4 @@
-//! What surrounds a replica in a real process: sockets, files, threads and clocks.
+//! The environment of a replica in a real process: sockets, files, threads and clocks.
 //!
 //! ```text
 //!   clients ──RESP──► server::Gateway ─┐                        ┌─► journal thread ──► segments

@@ -1,4 +1,4 @@
-//! How other threads reach the event loop: a queue, and a bell that ends its sleep.
+//! The way from other threads to the event loop: a queue, and a waker that ends its sleep.
 
 use crate::{
     SubmitError,
@@ -71,7 +71,7 @@ pub(crate) enum Waiter {
     Client(u64),
 }
 
-/// What other threads tell the event loop.
+/// A message of another thread to the event loop.
 pub(crate) enum Mail {
     /// Writes up to this one are durable; all bytes and syncs so far.
     Persisted {
@@ -114,7 +114,7 @@ pub(crate) enum Mail {
 
 /// Ends the event loop's sleep. Ringing it again before it was heard costs nothing.
 #[derive(Debug)]
-struct Bell {
+struct Wakeup {
     waker: Arc<mio::Waker>,
     rung: AtomicBool,
 }
@@ -125,7 +125,7 @@ pub(crate) struct Mailer {
     /// The group that its mail is about.
     group: GroupId,
     sender: mpsc::Sender<(GroupId, Mail)>,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
 }
 
 impl Mailer {
@@ -140,16 +140,16 @@ impl Mailer {
     /// Hands it to the event loop; false when the loop has ended.
     pub fn send(&self, mail: Mail) -> bool {
         let sent = self.sender.send((self.group, mail)).is_ok();
-        if !self.bell.rung.swap(true, Ordering::SeqCst) {
+        if !self.wakeup.rung.swap(true, Ordering::SeqCst) {
             // The loop looks at the queue before it sleeps; a failed wake-up only delays.
-            let _ = self.bell.waker.wake();
+            let _ = self.wakeup.waker.wake();
         }
         sent
     }
 }
 
-/// Tells the event loop when the thread that holds it panics: a replica whose writes nobody makes
-/// durable would wait without end.
+/// Tells the event loop when the thread that holds it panics: a replica whose writes no thread
+/// makes durable would wait without end.
 pub(crate) struct PanicAlarm<'a> {
     mailer: &'a Mailer,
     thread: &'static str,
@@ -180,13 +180,13 @@ impl std::fmt::Debug for Mail {
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     receiver: mpsc::Receiver<(GroupId, Mail)>,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
 }
 
 impl Mailbox {
     pub fn new(registry: &mio::Registry, token: mio::Token) -> io::Result<(Self, Mailer)> {
         let waker = Arc::new(mio::Waker::new(registry, token)?);
-        let bell = Arc::new(Bell {
+        let wakeup = Arc::new(Wakeup {
             waker,
             rung: AtomicBool::new(false),
         });
@@ -194,34 +194,34 @@ impl Mailbox {
         Ok((
             Self {
                 receiver,
-                bell: Arc::clone(&bell),
+                wakeup: Arc::clone(&wakeup),
             },
             Mailer {
                 group: GroupId(0),
                 sender,
-                bell,
+                wakeup,
             },
         ))
     }
 
-    /// What ends the loop's sleep; a poll has only one.
+    /// The waker that ends the loop's sleep; a poll has only one.
     pub fn waker(&self) -> Arc<mio::Waker> {
-        Arc::clone(&self.bell.waker)
+        Arc::clone(&self.wakeup.waker)
     }
 
     /// Whether something may be in the queue.
     pub fn rung(&self) -> bool {
-        self.bell.rung.load(Ordering::SeqCst)
+        self.wakeup.rung.load(Ordering::SeqCst)
     }
 
     /// Gets ready to take mail: whatever is sent from here on rings again.
     pub fn listen(&self) {
-        self.bell.rung.store(false, Ordering::SeqCst);
+        self.wakeup.rung.store(false, Ordering::SeqCst);
     }
 
     /// Rings itself: there is more than was taken.
     pub fn ring(&self) {
-        self.bell.rung.store(true, Ordering::SeqCst);
+        self.wakeup.rung.store(true, Ordering::SeqCst);
     }
 
     /// The next mail, where there is one group.

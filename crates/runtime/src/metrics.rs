@@ -22,7 +22,7 @@ pub struct HandshakeMetrics {
     pub refused: u64,
 }
 
-/// What is counted of datagrams between peers. A datagram is received or dropped, not both.
+/// The counters of datagrams between peers. A datagram is received or dropped, not both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DatagramMetrics {
     /// Received from peers.
@@ -51,7 +51,7 @@ pub struct DatagramMetrics {
     pub bypassed_out: u64,
 }
 
-/// What is counted of memory that is shared with peers on the same host.
+/// The counters of memory that is shared with peers on the same host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryMetrics {
     /// Frames that came through it.

@@ -1,4 +1,4 @@
-//! What exchanges over the links tell of the peers' clocks, and what follows for this one.
+//! The peers' clocks as exchanges over the links show them, and the correction of this one.
 //!
 //! ```text
 //!   this side                      peer
@@ -73,7 +73,7 @@ pub(crate) struct Standing {
     pub error: u64,
 }
 
-/// What is known of one peer's clock.
+/// The samples of one peer's clock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerClock {
     samples: VecDeque<Sample>,
@@ -101,7 +101,7 @@ impl PeerClock {
             return false;
         };
         let sample = Sample { at, offset, round };
-        // What contradicts the newest exchange is from before a clock was set.
+        // A sample that contradicts the newest exchange is from before a clock was set.
         let bound = sample.bound(at);
         self.samples.retain(|older| {
             let apart = older.offset.abs_diff(offset);
@@ -116,7 +116,7 @@ impl PeerClock {
         true
     }
 
-    /// What the samples tell now; `None` before the first and when the last is too old.
+    /// The result of the samples now; `None` before the first and when the last is too old.
     pub fn standing(&self, now: Time) -> Option<Standing> {
         let newest = self.samples.back()?;
         if now.since(newest.at) > AGE_MAX {
@@ -154,10 +154,10 @@ impl PeerClock {
     }
 }
 
-/// What the standings come to, in nanoseconds.
+/// The agreed correction, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Agreement {
-    /// What is to be added to this clock.
+    /// The addition to this clock.
     pub correction: i64,
     /// How far, as a standard deviation, the corrected clocks are apart.
     pub deviation: u64,
@@ -166,9 +166,9 @@ pub(crate) struct Agreement {
     pub bound: u64,
 }
 
-/// What a clock is to follow: itself and its disciplined peers when something disciplines it,
+/// The clocks to follow: itself and its disciplined peers when something disciplines it,
 /// disciplined peers when there are some, else the one in the middle, at which all others arrive,
-/// too. `None` when nobody has told anything that counts.
+/// too. `None` when no peer has told anything that counts.
 pub(crate) fn agree(disciplined: bool, peers: &[Standing]) -> Option<Agreement> {
     let followed: Vec<&Standing> = peers.iter().filter(|peer| peer.disciplined).collect();
     let (followed, own) = match (disciplined, followed.is_empty()) {
@@ -188,7 +188,7 @@ pub(crate) fn agree(disciplined: bool, peers: &[Standing]) -> Option<Agreement> 
         true => 0,
         false => beyond(middle(&mut offsets), noise.saturating_mul(2)),
     };
-    // Who is disciplined stays where it is, so what is left of the offset stays, too.
+    // A disciplined clock stays where it is, so the rest of the offset stays, too.
     let stays = followed.iter().any(|peer| peer.disciplined);
     let left = |peer: &&Standing| match stays {
         true => peer.offset.abs_diff(correction),
@@ -207,8 +207,8 @@ pub(crate) fn agree(disciplined: bool, peers: &[Standing]) -> Option<Agreement> 
     })
 }
 
-/// What is left of an offset when as much as chance may have made of it is taken away: clocks of
-/// one machine, measured while it is busy, must not be corrected apart.
+/// The part of an offset beyond random error: clocks of one machine, measured while it is busy,
+/// must not be corrected apart.
 fn beyond(offset: i64, chance: u64) -> i64 {
     let left = i64::try_from(offset.unsigned_abs().saturating_sub(chance)).unwrap_or(i64::MAX);
     if offset < 0 { -left } else { left }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_that_make_no_sense_are_left_out() {
+    fn invalid_exchanges_are_left_out() {
         let mut clock = PeerClock::default();
         let good = exchange(0, 0, 50_000, 50_000);
         let bad = [
@@ -356,7 +356,7 @@ mod tests {
             .map(|own| {
                 let others = clocks.iter().filter(|other| *other != own);
                 let peers: Vec<_> = others.map(|other| standing(other - own, false)).collect();
-                let agreement = agree(false, &peers).expect("somebody told");
+                let agreement = agree(false, &peers).expect("a peer told");
                 assert_eq!((agreement.deviation, agreement.bound), (5, 50));
                 own + agreement.correction
             })
@@ -369,15 +369,15 @@ mod tests {
     }
 
     #[test]
-    fn who_is_disciplined_is_followed_and_follows_nobody() {
+    fn disciplined_clock_is_followed_and_follows_no_other() {
         let peers = [standing(1_000, true), standing(-70_000, false)];
-        let follows = agree(false, &peers).expect("somebody told");
+        let follows = agree(false, &peers).expect("a peer told");
         assert_eq!((follows.correction, follows.deviation), (990, 10));
-        let stays = agree(true, &peers).expect("somebody told");
+        let stays = agree(true, &peers).expect("a peer told");
         assert_eq!(
             (stays.correction, stays.deviation, stays.bound),
             (0, 1_000, 1_057)
         );
-        assert_eq!(agree(true, &peers[1..]), None, "nobody to compare with");
+        assert_eq!(agree(true, &peers[1..]), None, "no peer to compare with");
     }
 }

@@ -35,7 +35,7 @@ const BATCH_BYTES_FULL: usize = 1 << 20;
 const IN_FLIGHT_MAX: usize = 4;
 const QUEUE_BYTES_MAX: usize = 256 << 20;
 const READS_MAX: usize = 64;
-/// What a request takes in the queue besides its payload.
+/// The size of a request in the queue besides its payload.
 const REQUEST_WEIGHT: usize = 128;
 
 struct Waiting {
@@ -425,7 +425,7 @@ impl Port {
             Outcome::Uncertain => SubmitError::Uncertain,
             Outcome::Busy => SubmitError::Busy,
         };
-        // What the session has executed is not known for sure: it is not used again.
+        // It is not known which commands the session has executed: it is not used again.
         self.open |= ordered.opening;
         if ordered.session == self.session {
             self.give_up_session();
@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_do_not_wait_for_each_other_and_silent_session_is_replaced() {
+    fn reads_do_not_block_each_other_and_session_is_replaced() {
         let mut port = port();
         let write = push(&mut port, Level::Ordered, b"w");
         let read = push(&mut port, Level::Linearizable, b"r");

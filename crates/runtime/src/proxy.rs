@@ -25,8 +25,8 @@ use quintet_replica::{
 };
 use std::{cell::Cell, net::TcpListener, sync::Arc};
 
-/// A process that serves clients of a cluster and is no member of it. Any number may; what they
-/// keep is lost with them and missed by nobody.
+/// A process that serves clients of a cluster and is no member of it. Any number may run; their
+/// state is lost with them, and no member needs it.
 #[derive(Debug)]
 pub struct Proxy;
 

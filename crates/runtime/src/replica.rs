@@ -92,13 +92,13 @@ pub enum StartError {
     DataRefused {
         /// The directory.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The error and its remedy.
         reason: String,
     },
     /// The storage failed.
     #[error("storage at {path} failed: {error}", path = .path.display())]
     StorageFailed {
-        /// What was touched.
+        /// The path of the failure.
         path: PathBuf,
         /// How.
         error: io::Error,
@@ -142,11 +142,12 @@ impl StartError {
 pub enum ExitReason {
     /// It was asked to.
     Stopped,
-    /// The process cannot go on: the operating system denied it something.
+    /// The process cannot continue: the operating system denied it something.
     Halted(String),
     /// Its peers, or its own data, do not let it take part.
     DataRefused(String),
-    /// It cannot go on with what it has in memory; started again, it does with what is on its disk.
+    /// It cannot continue with what it has in memory; started again, it does with what is on its
+    /// disk.
     StartAgain(String),
     /// The storage failed; what was not acknowledged may be lost, nothing else is.
     StorageFailed(String),
@@ -189,8 +190,8 @@ pub enum SubmitError {
     /// Perhaps executed.
     #[error("no answer within the deadline; the command may or may not have been executed")]
     Uncertain,
-    /// Certainly not executed: too much is under way.
-    #[error("too many commands are under way; try again")]
+    /// Certainly not executed: too much is in progress.
+    #[error("too many commands are in flight; try again")]
     Busy,
     /// Certainly not executed: the command is longer than any may be.
     #[error("the command has {bytes} bytes; accepted are at most {bytes_max}")]
@@ -415,11 +416,11 @@ fn listen(
     })
 }
 
-/// What a replica finds of its earlier lives.
+/// A replica's state of its earlier incarnations.
 struct Storage {
     opened: Opened<FileDisk>,
     snapshots: Snapshots,
-    /// What was lost.
+    /// The lost data.
     repairing: Option<String>,
 }
 
@@ -442,8 +443,8 @@ fn kept_by_too_few(id: ReplicaId, shards: &[Plan]) -> Option<String> {
     })
 }
 
-/// Finds snapshot and journal. What was durable and cannot be read is never cut off: a replica
-/// that has enough peers sets it aside and comes back as one that has forgotten, any other refuses
+/// Finds snapshot and journal. Durable data that cannot be read is never cut off: a replica that
+/// has enough peers sets it aside and comes back as one that has lost its state, any other refuses
 /// to start.
 fn open_storage(
     config: &Config,
@@ -560,7 +561,7 @@ fn open_storage(
     })
 }
 
-/// For whoever has nobody to repair it.
+/// The error of a replica without peers to repair it.
 fn no_remedy_yet(lost: &str) -> String {
     format!(
         "{lost}, and the journal alone does not go back far enough. Nothing was changed. Restore \
@@ -616,7 +617,7 @@ fn assemble(
     }
     let recovered = RecoveredBytes {
         first_boot: data.first_boot,
-        forgot: data.forgot,
+        state_lost: data.state_lost,
         promise: found.promise,
         checkpoint: None,
         records: match data.keeps {
@@ -723,7 +724,7 @@ fn assemble(
         let skew = config.clock_skew;
         tracing::warn!(
             skew,
-            "the clock is set wrong on purpose, by so many nanoseconds"
+            "the clock is set wrong on purpose, by this many nanoseconds"
         );
     }
     tcp.set_rows(&descriptor);
@@ -891,7 +892,7 @@ impl Drop for Running {
         self.admin = None;
         if let Some(thread) = self.thread.take() {
             self.handle.stop();
-            // Nobody is there to be told the reason.
+            // No caller is left for the reason.
             let _ = thread.join();
         }
     }
@@ -902,7 +903,7 @@ impl Drop for Running {
 pub struct Handle {
     mailer: Mailer,
     published: Arc<Published>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Handle {
@@ -910,7 +911,7 @@ impl Handle {
         Self {
             mailer,
             published,
-            patience: deadline + Duration::from_secs(5),
+            timeout: deadline + Duration::from_secs(5),
         }
     }
 
@@ -929,8 +930,8 @@ impl Handle {
     /// # Errors
     /// Whether it was executed, see [`SubmitError`].
     pub fn submit(&self, level: Level, payload: &[u8]) -> Result<Vec<u8>, SubmitError> {
-        let patience = self.patience + time_for(payload.len());
-        self.ask(level, Some(payload.into()), patience)
+        let timeout = self.timeout + time_for(payload.len());
+        self.ask(level, Some(payload.into()), timeout)
     }
 
     /// Answers a read from the state as it was at `time`, or from the newest one: permanently the same,
@@ -982,7 +983,7 @@ impl Handle {
                 u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
             })
         };
-        let ends = Instant::now() + self.patience;
+        let ends = Instant::now() + self.timeout;
         loop {
             let left = ends.saturating_duration_since(Instant::now());
             let submit = |level, kind, payload: &[u8]| {
@@ -1031,7 +1032,7 @@ impl Handle {
     ) -> Result<Vec<u8>, SubmitError> {
         let (sender, receiver) = mpsc::channel();
         let done = Box::new(move |result| {
-            // Who asked may have given up.
+            // The caller may have given up.
             let _ = sender.send(result);
         });
         let request = Request::new(level, payload, done).of_kind(kind);
@@ -1051,8 +1052,8 @@ impl Handle {
 
     /// Carries out one command and calls `done` with the reply, as a rule on the replica's own
     /// thread: `done` must not block. A large payload that was written as a [`Payload`] is not
-    /// copied here. Large commands of which none has been answered may overtake each other; whoever
-    /// needs an order waits for the reply.
+    /// copied here. Large commands of which none has been answered may overtake each other; a
+    /// caller that needs an order waits for the reply.
     pub fn submit_with(
         &self,
         level: Level,
@@ -1108,8 +1109,8 @@ impl Handle {
             })
     }
 
-    /// Has the cluster go on with another protocol or other options, and waits until this replica
-    /// does, `deadline` at most. Asked for again what is so already, it changes nothing.
+    /// Has the cluster continue with another protocol or other options, and waits until this
+    /// replica does, `deadline` at most. Asked for again what is so already, it changes nothing.
     ///
     /// # Errors
     /// Why it does not. Nothing has changed then, unless the text says that it may.
@@ -1132,7 +1133,7 @@ impl Handle {
             })
     }
 
-    /// Asks the replica to stop: hand leadership over, finish what is under way, close. Does not
+    /// Asks the replica to stop: hand leadership over, finish what is in progress, close. Does not
     /// wait.
     pub fn stop(&self) {
         self.mailer.send(Mail::Stop);

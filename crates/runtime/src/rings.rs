@@ -4,12 +4,12 @@
 //!   Sender ── push ──► [ item | item | item |   |   ] ──► pop ── Receiver
 //!     ▲                    slots, and bytes, bounded              │
 //!     └──── full: says so, waits ◄── room again: wakes it ────────┤
-//!            Bell::ring ──────────── something is there ─────────►│ asleep: woken; awake: nothing
+//!            Wakeup::ring ──────────── something is there ─────────►│ asleep: woken; awake: nothing
 //! ```
 //!
-//! Who sleeps says so, looks once more, and only then sleeps; who brings something looks afterwards
-//! whether somebody sleeps. With a fence between the two steps on either side, one of them sees what
-//! the other did. The same holds for a sender that waits for room.
+//! A consumer sets its sleeping flag, checks the ring once more, and only then sleeps. A producer
+//! pushes, then checks the flag. With a fence between the two steps on either side, one of them
+//! sees what the other did. The same holds for a sender that waits for room.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -26,13 +26,13 @@ const LOOKS: usize = 64;
 
 /// Ends a thread's sleep in its poll, when it sleeps.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct Wakeup {
     waker: Arc<mio::Waker>,
     asleep: AtomicBool,
 }
 
-impl Bell {
-    /// A bell for whoever polls what `waker` wakes.
+impl Wakeup {
+    /// A waker for the thread that polls the poll of `waker`.
     pub const fn new(waker: Arc<mio::Waker>) -> Self {
         Self {
             waker,
@@ -41,7 +41,7 @@ impl Bell {
     }
 
     /// Its owner is about to sleep, and looks at its rings once more after this.
-    pub fn doze(&self) {
+    pub fn park(&self) {
         self.asleep.store(true, Relaxed);
         fence(SeqCst);
     }
@@ -79,10 +79,10 @@ pub(crate) struct Sender<T> {
     ring: rtrb::Producer<(usize, T)>,
     sent: usize,
     bytes_max: usize,
-    /// Something was pushed since the receiver's bell was last rung.
+    /// The sender pushed an item after it last woke the receiver.
     unheard: bool,
     shared: Arc<Shared>,
-    to: Arc<Bell>,
+    to: Arc<Wakeup>,
 }
 
 /// The end that empties it.
@@ -91,7 +91,7 @@ pub(crate) struct Receiver<T> {
     ring: rtrb::Consumer<(usize, T)>,
     taken: usize,
     shared: Arc<Shared>,
-    from: Arc<Bell>,
+    from: Arc<Wakeup>,
 }
 
 /// A ring of this many slots (at least one), whose items together count for no more than
@@ -99,8 +99,8 @@ pub(crate) struct Receiver<T> {
 pub(crate) fn ring<T>(
     slots: usize,
     bytes_max: usize,
-    from: &Arc<Bell>,
-    to: &Arc<Bell>,
+    from: &Arc<Wakeup>,
+    to: &Arc<Wakeup>,
 ) -> (Sender<T>, Receiver<T>) {
     let (producer, consumer) = rtrb::RingBuffer::new(slots.max(1));
     let shared = Arc::<Shared>::default();
@@ -142,12 +142,12 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Adds an item that counts for this many bytes. Wakes nobody: [`Self::ring`] does, once for
-    /// all that was pushed.
+    /// Adds an item that counts for this many bytes. Wakes no thread: [`Self::ring`] does, once for
+    /// all pushed items.
     ///
     /// # Errors
-    /// Gives the item back when there is no room; the bell of this end rings when there is. Whoever
-    /// sleeps over that tries once more after [`Bell::doze`].
+    /// Gives the item back when there is no room; the waker of this end wakes it when there is. A
+    /// sender that sleeps for that reason tries once more after [`Wakeup::park`].
     pub fn push(&mut self, bytes: usize, item: T) -> Result<(), T> {
         self.try_push(bytes, item).or_else(|item| {
             self.shared.full.store(true, Relaxed);
@@ -156,8 +156,8 @@ impl<T> Sender<T> {
         })
     }
 
-    /// The same, waiting for room. Whoever calls this must not be waited for by the receiver.
-    /// Without a receiver the item is dropped.
+    /// The same, waiting for room. The receiver must not wait for the calling thread. Without a
+    /// receiver the item is dropped.
     pub fn push_waiting(&mut self, bytes: usize, item: T) {
         let Err(mut item) = self.try_push(bytes, item) else {
             return;
@@ -253,26 +253,26 @@ mod tests {
     use mio::{Events, Poll, Token, Waker};
     use std::{thread, time::Duration};
 
-    fn polled() -> (Poll, Arc<Bell>) {
+    fn polled() -> (Poll, Arc<Wakeup>) {
         let poll = Poll::new().expect("a poll");
         let waker = Waker::new(poll.registry(), Token(0)).expect("a waker");
-        (poll, Arc::new(Bell::new(Arc::new(waker))))
+        (poll, Arc::new(Wakeup::new(Arc::new(waker))))
     }
 
-    /// Sleeps until there is something to do: the bell must end it.
-    fn sleep(poll: &mut Poll, bell: &Bell, nothing: impl FnOnce() -> bool) {
-        bell.doze();
+    /// Sleeps until there is something to do: the waker must end it.
+    fn sleep(poll: &mut Poll, wakeup: &Wakeup, nothing: impl FnOnce() -> bool) {
+        wakeup.park();
         if nothing() {
             poll.poll(&mut Events::with_capacity(4), None)
                 .expect("polls");
         }
-        bell.awake();
+        wakeup.awake();
     }
 
     /// A thread that waits for room and a thread that never does, each filling a ring that the
     /// other empties: what goes round is all there, in order, however small the rings.
     #[test]
-    fn nothing_is_lost_and_nobody_sleeps_over_something_however_small_rings_are() {
+    fn small_rings_lose_no_item_and_no_wakeup() {
         const ITEMS: u64 = 20_000;
         for (there, back) in [(1, 1), (1, 2), (2, 1), (7, 3)] {
             let (mut near_poll, near) = polled();
@@ -334,8 +334,8 @@ mod tests {
 
     #[test]
     fn bytes_bound_a_ring_that_has_slots_and_one_item_always_fits() {
-        let (_, bell) = polled();
-        let (mut sender, mut receiver) = ring::<u8>(8, 10, &bell, &bell);
+        let (_, wakeup) = polled();
+        let (mut sender, mut receiver) = ring::<u8>(8, 10, &wakeup, &wakeup);
         assert_eq!(sender.push(100, 1), Ok(()));
         assert_eq!(sender.push(1, 2), Err(2));
         assert_eq!((receiver.pop(), sender.bytes()), (Some(1), 0));
@@ -346,15 +346,15 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_room_goes_on_when_nobody_takes_anything_any_more() {
-        let (_, bell) = polled();
-        let (mut sender, receiver) = ring::<u8>(1, 10, &bell, &bell);
+    fn blocked_sender_resumes_when_receiver_closes() {
+        let (_, wakeup) = polled();
+        let (mut sender, receiver) = ring::<u8>(1, 10, &wakeup, &wakeup);
         sender.push_waiting(1, 1);
         let waits = thread::spawn(move || sender.push_waiting(1, 2));
         while !receiver.shared.full.load(SeqCst) {
             thread::sleep(Duration::from_micros(100));
         }
         drop(receiver);
-        waits.join().expect("it goes on");
+        waits.join().expect("it continues");
     }
 }

@@ -190,7 +190,7 @@ impl Plan {
         let found = found.expect("the journal was opened with it");
         let recovered = RecoveredBytes {
             first_boot: data.first_boot,
-            forgot: lost_memory || data.repairing(),
+            state_lost: lost_memory || data.repairing(),
             promise: found.promise,
             checkpoint: None,
             records: match keeps {
@@ -200,7 +200,7 @@ impl Plan {
         };
         let setup = NodeSetup {
             id: config.id,
-            // What is in memory lasts for one run of the process; a protocol of several groups counts
+            // Data in memory lasts for one run of the process; a protocol of several groups counts
             // the runs itself.
             incarnation: match in_memory && !self.is_shared {
                 true => Incarnation(data.boot.0),

@@ -9,8 +9,8 @@
 //! A bridge was begun in the epoch before, is named for where this epoch begins, and leads there. A
 //! bridge into an epoch that never began here is deleted.
 //!
-//! What has arrived of a peer's when the process ends is there for the next: it is read, and what
-//! has right checksums is gone on with when the state is still wanted then.
+//! The received part of a peer's snapshot is there for the next process: it is read, and the part
+//! with right checksums is used if the state is still wanted then.
 //!
 //! A snapshot is read back, every checksum and the sessions, before anybody is told that it is saved:
 //! the log is trimmed behind it. One that cannot be read is thrown away, and the log stays. So is
@@ -92,7 +92,7 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<Kept>> {
     Ok(found)
 }
 
-/// What is wrong with a snapshot file.
+/// The flaw of a snapshot file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// It belongs elsewhere.
@@ -142,7 +142,7 @@ impl Check {
     }
 
     /// Continues up to the file's present end; `state` reads the state, if it is given.
-    fn go_on(
+    fn proceed(
         &mut self,
         file: &File,
         mut state: Option<&mut Box<dyn StateCheck>>,
@@ -216,7 +216,7 @@ impl Check {
         file: &File,
         state: Option<&mut Box<dyn StateCheck>>,
     ) -> io::Result<Option<Flaw>> {
-        match self.go_on(file, state)? {
+        match self.proceed(file, state)? {
             None if !self.ended => self.damaged("it ends early".to_owned()),
             flaw => Ok(flaw),
         }
@@ -263,7 +263,7 @@ pub(crate) fn newest_epoch(directory: &Path) -> Option<(Descriptor, Executed)> {
     Some((descriptor, header.base))
 }
 
-/// What can be gone on with of a peer's snapshot that an earlier run did not finish.
+/// The usable part of a peer's snapshot that an earlier run did not finish.
 fn left(path: &Path, cluster: ClusterId) -> Option<SnapshotLeft> {
     let file = retried(|| File::open(path)).ok()?;
     let mut scan = SnapshotScan::default();
@@ -318,10 +318,10 @@ pub(crate) struct Snapshots {
     newest: Option<Kept>,
     /// The number of the file that was begun last; one that was abandoned has none any more.
     begun: u64,
-    /// What the one that was begun last covers, if it comes from a peer and is not saved: it can be
-    /// read as far as it has been written.
+    /// The position that the latest begun one covers, if it comes from a peer and is not saved: it
+    /// can be read as far as it has been written.
     incoming: Option<Executed>,
-    /// What an earlier run left of one.
+    /// The part that an earlier run left of one.
     left: Option<SnapshotLeft>,
     /// Files that are being read, the one read longest ago first. One that peers fetch is kept open,
     /// and so readable, when newer ones have taken its place.
@@ -357,7 +357,7 @@ impl Snapshots {
             cluster,
             mailer,
             begun: 0,
-            under_way: None,
+            in_progress: None,
             state: None,
             link: |file, name| fs::hard_link(file, name),
             warned: false,
@@ -432,7 +432,7 @@ impl Snapshots {
         });
     }
 
-    /// What an earlier run left of a peer's snapshot, unless one has been begun since.
+    /// The part that an earlier run left of a peer's snapshot, unless one has been begun since.
     pub fn left(&self) -> Option<SnapshotLeft> {
         self.left.clone()
     }
@@ -460,7 +460,7 @@ impl Snapshots {
     }
 
     pub fn abandon(&mut self) {
-        // What is still told of it concerns nobody.
+        // Later reports about it are ignored.
         self.begun += 1;
         self.close_incoming();
         self.order(Order::Abandon);
@@ -471,7 +471,7 @@ impl Snapshots {
         self.close_incoming();
     }
 
-    /// A file that is deleted gives its space back when nobody has it open any more.
+    /// A deleted file gives its space back when no process has it open any more.
     fn close_incoming(&mut self) {
         if let Some(id) = self.incoming.take() {
             self.open.borrow_mut().retain(|it| it.id != id);
@@ -529,8 +529,8 @@ impl Snapshots {
             .or_else(|_| open(Origin::Bridge))
     }
 
-    /// Closes the files that nobody reads any more: of those that have been replaced the disk gets
-    /// its space back then.
+    /// Closes the files that no reader uses any more: the disk gets the space of replaced ones back
+    /// then.
     pub fn close_unused(&self, now: Instant) {
         let used = |it: &Open| now.saturating_duration_since(it.read_at) < SNAPSHOT_OPEN_FOR;
         self.open.borrow_mut().retain(used);
@@ -574,7 +574,7 @@ impl Snapshots {
     }
 }
 
-struct UnderWay {
+struct InProgress {
     number: u64,
     id: Executed,
     origin: Origin,
@@ -592,7 +592,7 @@ struct Writer {
     mailer: Mailer,
     /// The number of the file that was begun last.
     begun: u64,
-    under_way: Option<UnderWay>,
+    in_progress: Option<InProgress>,
     state: Option<Box<dyn StateCheck>>,
     /// Gives a file another name.
     link: fn(&Path, &Path) -> io::Result<()>,
@@ -604,7 +604,7 @@ impl Writer {
     fn run(&mut self, queue: &Receiver<Order>) {
         while let Ok(order) = queue.recv() {
             if let Err(error) = self.carry_out(order) {
-                self.under_way = None;
+                self.in_progress = None;
                 // A full disk must have back what the unfinished one took.
                 self.remove_unfinished();
                 self.mailer.send(match error {
@@ -631,7 +631,7 @@ impl Writer {
                 kept,
             } => {
                 self.begun = number;
-                self.under_way = None;
+                self.in_progress = None;
                 if kept == 0 {
                     self.remove_unfinished();
                 }
@@ -644,7 +644,7 @@ impl Writer {
                 if let Some(state) = &mut self.state {
                     state.begin();
                 }
-                self.under_way = Some(UnderWay {
+                self.in_progress = Some(InProgress {
                     number,
                     id,
                     origin: match fetched {
@@ -660,7 +660,7 @@ impl Writer {
             }
             Order::Append(bytes) => {
                 // After a failure the rest of that snapshot still comes.
-                let Some(begun) = &mut self.under_way else {
+                let Some(begun) = &mut self.in_progress else {
                     return Ok(());
                 };
                 begun.file.write_all(&bytes)?;
@@ -674,37 +674,37 @@ impl Writer {
                 if begun.origin == Origin::Own {
                     // Its pages are in memory still; and at the end there is little left to read,
                     // so that an epoch's first state is saved as soon as it is written.
-                    let flaw = (begun.check).go_on(&begun.file, self.state.as_mut())?;
+                    let flaw = (begun.check).proceed(&begun.file, self.state.as_mut())?;
                     unreadable(flaw)?;
                 }
                 let (file, bytes) = (begun.number, begun.written);
                 self.mailer.send(Mail::SnapshotWritten { file, bytes });
             }
             Order::Truncate(length) => {
-                let Some(under_way) = &mut self.under_way else {
+                let Some(in_progress) = &mut self.in_progress else {
                     return Ok(());
                 };
-                under_way.file.set_len(length)?;
-                under_way.file.seek(SeekFrom::Start(length))?;
-                under_way.written = length;
-                under_way.flushed = under_way.flushed.min(length);
-                let name = unfinished(under_way.origin == Origin::Fetched).to_owned();
-                under_way.check = Check::new(name, under_way.id, false, self.cluster);
+                in_progress.file.set_len(length)?;
+                in_progress.file.seek(SeekFrom::Start(length))?;
+                in_progress.written = length;
+                in_progress.flushed = in_progress.flushed.min(length);
+                let name = unfinished(in_progress.origin == Origin::Fetched).to_owned();
+                in_progress.check = Check::new(name, in_progress.id, false, self.cluster);
             }
             Order::Bridges(base) => {
-                if let Some(under_way) = &mut self.under_way {
-                    (under_way.id, under_way.origin) = (base, Origin::Bridge);
-                    (under_way.check.id, under_way.check.bridges) = (base, true);
+                if let Some(in_progress) = &mut self.in_progress {
+                    (in_progress.id, in_progress.origin) = (base, Origin::Bridge);
+                    (in_progress.check.id, in_progress.check.bridges) = (base, true);
                 }
             }
             Order::Finish => {
-                let Some(under_way) = self.under_way.take() else {
+                let Some(in_progress) = self.in_progress.take() else {
                     return Ok(());
                 };
-                self.save(under_way)?;
+                self.save(in_progress)?;
             }
             Order::Abandon => {
-                if self.under_way.take().is_some() {
+                if self.in_progress.take().is_some() {
                     self.remove_unfinished();
                 }
             }
@@ -752,8 +752,8 @@ impl Writer {
         kept
     }
 
-    fn save(&mut self, under_way: UnderWay) -> Result<(), Failed> {
-        let UnderWay {
+    fn save(&mut self, in_progress: InProgress) -> Result<(), Failed> {
+        let InProgress {
             id,
             origin,
             file,
@@ -761,7 +761,7 @@ impl Writer {
             written,
             mut check,
             ..
-        } = under_way;
+        } = in_progress;
         if durable {
             file.sync_all().map_err(not_synced)?;
         }
@@ -791,7 +791,7 @@ impl Writer {
     }
 }
 
-/// What was written cannot be read back if there is a flaw.
+/// A file with a flaw cannot be read back.
 fn unreadable(flaw: Option<Flaw>) -> Result<(), Failed> {
     let Some(Flaw::Foreign(reason) | Flaw::Damaged(reason)) = flaw else {
         return Ok(());
@@ -818,8 +818,8 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// After a failed sync nobody knows what the disk holds; only a lack of room is harmless, because
-/// the file is thrown away.
+/// After a failed sync the contents of the disk are unknown; only a lack of room is harmless,
+/// because the file is thrown away.
 fn not_synced(error: io::Error) -> Failed {
     if is_full(&error) {
         Failed::Soft(error)

@@ -1,4 +1,4 @@
-//! What a replica shows of itself, published for whoever asks from another thread.
+//! A replica's state for other threads.
 //!
 //! ```text
 //!   event loop ── about ten times a second ──► Published ──► admin HTTP, Handle
@@ -10,14 +10,14 @@ use crate::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the event loop publishes, as of one moment.
+/// The event loop's report as of one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The replica's state.
     pub report: StatusReport,
-    /// What the event loop counted.
+    /// The counters of the event loop.
     pub metrics: Metrics,
-    /// What the gateway counted; zeros when no server runs.
+    /// The counters of the gateway; zeros when no server runs.
     pub counters: Counters,
 }
 

@@ -8,7 +8,7 @@ use crate::{
 use quintet_replica::{ClusterId, EpochNumber};
 use std::{fs, io, path::Path};
 
-/// What a start can rely on.
+/// The data on which a start can rely.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     /// The newest one that can be read.
@@ -57,7 +57,7 @@ impl Survey {
         }
         Some(match self.bad.first() {
             Some((_, reason)) => reason.clone(),
-            None => "the snapshot that the journal goes on from is missing".to_owned(),
+            None => "the snapshot that the journal continues from is missing".to_owned(),
         })
     }
 

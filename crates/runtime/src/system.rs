@@ -85,9 +85,9 @@ pub(crate) fn read_process(
         iov_base: std::ptr::without_provenance_mut(address),
         iov_len: length,
     };
-    // SAFETY: `here` is spare capacity of the buffer, nobody else's; `there` is a place in the
-    // other process, which the kernel checks, and nothing is written to it. When the other process
-    // is this one, the bytes are copied from wherever they are as they are there.
+    // SAFETY: `here` is spare capacity of the buffer, and has no other user; `there` is a place in
+    // the other process, which the kernel checks, and nothing is written to it. When the other
+    // process is this one, the bytes are copied from wherever they are as they are there.
     let count = unsafe { libc::process_vm_readv(process, &here, 1, &there, 1, 0) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     // SAFETY: the kernel has just written this many bytes at the start of the spare capacity.
@@ -101,7 +101,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn wait_ends_no_sooner_than_asked_for_and_at_once_when_something_happens() {
+    fn wait_ends_at_its_deadline_or_at_an_event() {
         let events = mio::Poll::new().expect("a poll");
         for wait in [Duration::from_micros(1), Duration::from_micros(1_300)] {
             let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! What the members of a cluster must have in common: made from a configuration, kept in the data
-//! directory, compared with peers and proxies.
+//! The terms that the members of a cluster must have in common: made from a configuration, kept in
+//! the data directory, compared with peers and proxies.
 //!
 //! ```text
 //!   configuration, machine ──► descriptor ──first start──► DIR/epoch, epoch-2 ──► headers of snapshots
@@ -169,7 +169,7 @@ pub(crate) fn first_epoch(
     }
 }
 
-/// What to do about a configuration that differs from what the members agreed on.
+/// The remedy for a configuration that differs from the terms of the members.
 const REMEDY: &str = "give every member the values that the cluster began with; protocol, \
                       options and durability change while it runs (quintet protocol switch), for \
                       all else save the data (quintet snapshot save) and begin a new cluster with it \
@@ -185,7 +185,7 @@ const OTHER_PROGRAM: &str = "this program executes commands otherwise than the o
 /// # Errors
 /// Every difference with both values, and what to do.
 pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Result<(), String> {
-    // An epoch goes on at the level that it began with.
+    // An epoch continues at the level that it began with.
     let mut configured = Descriptor {
         level: stored.level,
         ..configured.clone()
@@ -248,7 +248,7 @@ pub(crate) fn addresses(configured: &Descriptor, agreed: &Descriptor, data: &Dat
     members.collect()
 }
 
-/// What a replica shows of its descriptor: options, and limits and terms. Never the hash seed.
+/// A replica's descriptor for users: options, and limits and terms. Never the hash seed.
 pub(crate) fn shown(descriptor: &Descriptor) -> (BTreeMap<String, String>, BTreeMap<String, u64>) {
     let numbers = descriptor.limits.iter().chain(&descriptor.terms);
     (
@@ -260,7 +260,7 @@ pub(crate) fn shown(descriptor: &Descriptor) -> (BTreeMap<String, String>, BTree
 /// The limits that the executor works by.
 pub(crate) fn agreed_limits(config: &Config, descriptor: &Descriptor) -> ExecutorLimits {
     let mut limits = executor_limits(config);
-    // What the descriptor does not name keeps the value of this build.
+    // Limits that the descriptor does not name keep the value of this build.
     limits.agree(&descriptor.limits);
     limits
 }
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn epoch_of_an_earlier_level_goes_on_at_it() {
+    fn epoch_of_earlier_level_continues_at_that_level() {
         let configured = Descriptor::first(
             ClusterId(7),
             "multipaxos",

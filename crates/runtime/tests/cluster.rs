@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::PATIENCE;
+use common::TIMEOUT;
 use common::{Cluster, Counter};
 use quintet_replica::{
     Durability, Level,
@@ -31,7 +31,7 @@ fn adds_up(cluster: &mut Cluster) -> u64 {
 }
 
 #[test]
-fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
+fn three_replicas_execute_each_command_once_from_any_member() {
     for (durability, threads) in [
         (Durability::Memory, Threads::One),
         (Durability::Disk, Threads::One),
@@ -99,7 +99,7 @@ fn executes_everything_once_over(transport: Transport, protocol: &str, rings: Op
 }
 
 #[test]
-fn every_protocol_that_stands_datagrams_executes_every_command_once_over_them() {
+fn every_datagram_protocol_executes_commands_once() {
     for entry in quintet_protocols::PROTOCOLS {
         if !entry.needs_streams {
             executes_everything_once_over(Transport::Udp, entry.info.name, None);
@@ -109,7 +109,7 @@ fn every_protocol_that_stands_datagrams_executes_every_command_once_over_them() 
 
 /// A full ring stops who fills it; with rings this small each is full most of the time.
 #[test]
-fn every_protocol_executes_every_command_once_with_rings_of_one_slot_between_its_threads() {
+fn every_protocol_executes_commands_once_with_rings_of_one_slot() {
     for entry in quintet_protocols::PROTOCOLS {
         executes_everything_once_over(Transport::Tcp, entry.info.name, Some(1));
     }
@@ -118,14 +118,14 @@ fn every_protocol_executes_every_command_once_with_rings_of_one_slot_between_its
 }
 
 #[test]
-fn every_protocol_executes_every_command_once_over_shared_memory() {
+fn every_protocol_executes_commands_once_over_shared_memory() {
     for entry in quintet_protocols::PROTOCOLS {
         executes_everything_once_over(Transport::SharedMemory, entry.info.name, None);
     }
 }
 
 #[test]
-fn clock_that_is_wrong_and_that_nothing_disciplines_is_corrected_to_others() {
+fn undisciplined_wrong_clock_is_corrected_to_others() {
     const WRONG: i64 = 3_000_000_000;
     const NEAR: u64 = 500_000_000;
     let directory = tempfile::tempdir().expect("a directory");
@@ -183,7 +183,7 @@ fn clock_far_ahead_at_first_start_does_not_move_logs_time() {
 }
 
 #[test]
-fn stopped_cluster_on_disk_has_all_its_data_when_it_starts_again() {
+fn stopped_disk_cluster_restarts_with_all_data() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
     for _ in 0..50 {
@@ -200,7 +200,7 @@ fn stopped_cluster_on_disk_has_all_its_data_when_it_starts_again() {
 }
 
 #[test]
-fn two_of_three_go_on_and_the_third_catches_up_after_its_return() {
+fn two_of_three_continue_and_third_catches_up() {
     for durability in [Durability::Memory, Durability::Disk] {
         let directory = tempfile::tempdir().expect("a directory");
         let mut cluster = Cluster::start(directory.path(), 3, durability);
@@ -250,18 +250,18 @@ fn replica_that_missed_more_than_log_holds_fetches_snapshot() {
     assert_eq!(cluster.read(2), format!("{sum} {sum}"));
     let report = cluster
         .handle(0)
-        .snapshot_now(common::PATIENCE)
+        .snapshot_now(common::TIMEOUT)
         .expect("a snapshot");
     assert!(report.bytes > 3 << 20);
 }
 
 #[test]
-fn single_replica_needs_nobody() {
+fn single_replica_needs_no_peer() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
     assert_eq!(cluster.add(0, 4), 4);
     assert_eq!(cluster.read(0), "4 1");
-    assert!(cluster.handle(0).probe(common::PATIENCE));
+    assert!(cluster.handle(0).probe(common::TIMEOUT));
     let handle = cluster.handle(0);
     cluster.stop(0);
     assert_eq!(
@@ -315,7 +315,7 @@ fn wiped_directory_under_old_identity_is_refused_by_peers() {
     let reason = running.join();
     assert_eq!(reason.exit_code(), 7);
     assert!(reason.to_string().contains("voted before"), "{reason}");
-    assert_eq!(cluster.add(1, 1), 6, "the others go on");
+    assert_eq!(cluster.add(1, 1), 6, "the others continue");
 }
 
 #[test]
@@ -345,8 +345,8 @@ fn replica_whose_journal_cannot_grow_stops_with_storage_s_code() {
     let begun = std::time::Instant::now();
     while handle.submit(Level::Ordered, &[b'1'; 100_000]) != Err(SubmitError::Stopped) {
         assert!(
-            begun.elapsed() < common::PATIENCE,
-            "it goes on without a journal"
+            begun.elapsed() < common::TIMEOUT,
+            "it continues without a journal"
         );
     }
     let reason = cluster.replicas[0].take().expect("it ran").join();
@@ -481,12 +481,12 @@ fn replica_with_another_state_is_not_ready_until_it_has_fetched() {
 }
 
 /// A replica has had the time to take a quorum for lost, and executes a command.
-fn goes_on(cluster: &Cluster, id: usize) {
-    assert!(goes_on_while(cluster, id, || true));
+fn continues(cluster: &Cluster, id: usize) {
+    assert!(continues_while(cluster, id, || true));
 }
 
 /// The same; false when it does not, and what it needs for that is no longer given.
-fn goes_on_while(cluster: &Cluster, id: usize, given: impl Fn() -> bool) -> bool {
+fn continues_while(cluster: &Cluster, id: usize, given: impl Fn() -> bool) -> bool {
     let handle = cluster.handle(id);
     let uptime = handle.status().uptime_seconds;
     cluster.wait(id, "some seconds", |status| {
@@ -497,14 +497,14 @@ fn goes_on_while(cluster: &Cluster, id: usize, given: impl Fn() -> bool) -> bool
         if !given() {
             return false;
         }
-        assert!(begun.elapsed() < PATIENCE, "replica {id}: {error}");
+        assert!(begun.elapsed() < TIMEOUT, "replica {id}: {error}");
         std::thread::sleep(Duration::from_millis(5));
     }
     true
 }
 
 #[test]
-fn view_that_has_shrunk_below_majority_of_epoch_serves_its_clients() {
+fn view_below_majority_of_epoch_serves_clients() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut cluster, listeners) = Cluster::prepare(directory.path(), 5, Durability::Memory);
     for config in &mut cluster.configs {
@@ -521,7 +521,7 @@ fn view_that_has_shrunk_below_majority_of_epoch_serves_its_clients() {
         }
     }
     for id in [0, 1] {
-        goes_on(&cluster, id);
+        continues(&cluster, id);
     }
 }
 
@@ -561,7 +561,7 @@ fn replica_that_hears_the_leader_only_serves_its_clients() {
         }
         cluster.start_on(listeners);
         // But it may be found slow, and hand over to one that replica 4 does not hear.
-        goes_on_while(&cluster, 4, || cluster.handle(0).status().leader == Some(0))
+        continues_while(&cluster, 4, || cluster.handle(0).status().leader == Some(0))
     };
     assert!((0..10).any(|_| served()), "replica 0 hands over each time");
 }

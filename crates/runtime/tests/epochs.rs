@@ -16,7 +16,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn to(protocol: &str, options: &[(&str, &str)]) -> ChangeRequest {
     let options = options.iter();
@@ -36,7 +36,7 @@ fn add(cluster: &Cluster, id: usize) -> u64 {
 }
 
 fn switch(cluster: &Cluster, id: usize, request: ChangeRequest) -> Result<ChangeReport, String> {
-    cluster.handle(id).change(request, PATIENCE)
+    cluster.handle(id).change(request, TIMEOUT)
 }
 
 /// Commands are executed once each, in every epoch, at every replica.
@@ -69,7 +69,7 @@ fn restart_all(cluster: &mut Cluster) {
 }
 
 #[test]
-fn cluster_goes_through_protocols_and_finds_last_one_after_restart() {
+fn cluster_changes_protocols_and_restarts_with_last_one() {
     let (_directory, mut cluster, mut sum) = started(3, Durability::Disk);
     for (number, name) in ["chain_paxos", "nezha", "derecho", "multipaxos"]
         .iter()
@@ -82,7 +82,7 @@ fn cluster_goes_through_protocols_and_finds_last_one_after_restart() {
         );
         continues(&cluster, &mut sum);
     }
-    // What is so already changes nothing.
+    // A repeated request for the present configuration changes nothing.
     let again = switch(&cluster, 1, to("multipaxos", &[])).unwrap();
     assert_eq!(again.epoch, 5);
     let options = switch(&cluster, 1, to("multipaxos", &[("heartbeat_ms", "50")])).unwrap();
@@ -106,7 +106,7 @@ fn cluster_goes_through_protocols_and_finds_last_one_after_restart() {
 }
 
 #[test]
-fn cluster_in_memory_goes_on_and_takes_back_who_has_forgotten() {
+fn memory_cluster_continues_and_readmits_member_without_state() {
     let (_directory, mut cluster, mut sum) = started(3, Durability::Memory);
     switch(&cluster, 0, to("nezha", &[])).unwrap();
     continues(&cluster, &mut sum);
@@ -150,8 +150,8 @@ fn cluster_without_a_write_changes_too() {
     continues(&cluster, &mut 0);
 }
 
-/// What another replica needs that takes this one's place, or is one more where there is none: an
-/// empty directory, a free port.
+/// The configuration and port of another replica that takes this one's place, or is one more where
+/// there is none: an empty directory, a free port.
 fn newcomer(cluster: &Cluster, id: usize, name: &str) -> (Config, TcpListener, Join) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -169,7 +169,7 @@ fn newcomer(cluster: &Cluster, id: usize, name: &str) -> (Config, TcpListener, J
     let join = Join {
         seeds: seeds.map(|(_, it)| it.peer_listen.to_string()).collect(),
         replaces: (id < cluster.configs.len()).then_some(ReplicaId(id as u16)),
-        timeout: PATIENCE,
+        timeout: TIMEOUT,
     };
     (config, listener, join)
 }
@@ -284,12 +284,12 @@ fn change_that_a_learner_is_asked_for_is_refused() {
     let (_directory, cluster, _) = started(1, Durability::Disk);
     let (mut config, listener, wanted) = newcomer(&cluster, 1, "another");
     join(&mut config, &Counter::default(), Some(&wanted)).unwrap();
-    // The only voter is away, so that nobody gives it the state or a vote.
+    // The only voter is away, so that no member gives it the state or a vote.
     let Cluster { mut replicas, .. } = cluster;
     drop(replicas[0].take());
     let learner = start(config.clone(), listener);
     let request = to("nezha", &[]);
-    let refused = learner.handle().change(request, PATIENCE).unwrap_err();
+    let refused = learner.handle().change(request, TIMEOUT).unwrap_err();
     assert!(refused.contains("no vote yet"), "{refused}");
 
     // So is a replica that would join by it.
@@ -300,7 +300,7 @@ fn change_that_a_learner_is_asked_for_is_refused() {
     let wanted = Join {
         seeds: vec![seed],
         replaces: None,
-        timeout: PATIENCE,
+        timeout: TIMEOUT,
     };
     let refused = join(&mut third, &Counter::default(), Some(&wanted)).unwrap_err();
     assert!(refused.to_string().contains("no vote yet"), "{refused}");

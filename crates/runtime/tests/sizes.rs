@@ -22,11 +22,12 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// However busy the machine is, nobody takes the leader for dead while it sends what is longest.
+/// However busy the machine is, no member takes the leader for dead while it sends the longest
+/// values.
 const PATIENT: (&str, &str) = ("election_timeout_ms", "60000");
 
-/// What a client may be told while a disk that others keep busy counts as one that hangs. Writing
-/// the same value again is right after each of them.
+/// The errors for a client while a disk that others keep busy counts as one that hangs. Writing the
+/// same value again is right after each of them.
 const TRY_AGAIN: [&str; 3] = ["-BUSY", "-CLUSTERDOWN", "-UNCERTAIN"];
 
 /// How long it tries again.
@@ -76,8 +77,8 @@ impl Client {
     fn at(running: &Running) -> Self {
         let address = running.addresses().redis.expect("it serves");
         let stream = TcpStream::connect(address).expect("connects");
-        let patience = Some(Duration::from_secs(90));
-        stream.set_read_timeout(patience).expect("a timeout");
+        let timeout = Some(Duration::from_secs(90));
+        stream.set_read_timeout(timeout).expect("a timeout");
         Self(BufReader::new(stream))
     }
 
@@ -212,7 +213,7 @@ fn accepted_sizes_pass_from_the_disk() {
 }
 
 #[test]
-fn accepted_sizes_pass_when_batches_are_disseminated_before_they_are_ordered() {
+fn accepted_sizes_pass_with_dissemination() {
     let _alone = alone();
     let sadl = ("dissemination", "sadl");
     for (protocol, options) in [("multipaxos", &[sadl, PATIENT][..]), ("racs", &[sadl])] {

@@ -24,7 +24,7 @@ fn look(directory: &Path) -> (Report, Vec<RecordInfo>) {
     (report, records)
 }
 
-fn flip(path: &Path, offset: u64) {
+fn corrupt(path: &Path, offset: u64) {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -36,13 +36,13 @@ fn flip(path: &Path, offset: u64) {
     file.write_all_at(&byte, offset).expect("writes");
 }
 
-/// Flips a byte in the payload of the `nth` record.
+/// Corrupts a byte in the payload of the `nth` record.
 fn damage_record(directory: &Path, nth: usize) -> RecordInfo {
     let (report, records) = look(directory);
     let record = records[nth];
     let file = report.segments.iter().find(|s| s.segment == record.segment);
     let file = directory.join(&file.expect("there").file);
-    flip(&file, record.offset + 48 + record.length / 2);
+    corrupt(&file, record.offset + 48 + record.length / 2);
     record
 }
 
@@ -143,7 +143,7 @@ fn corrupt_minority_becomes_leader() {
     // 1 loses a record that was acknowledged by 0 and 1: only 0 has it now.
     let path = data(&cluster, 1);
     damage_record(&path, look(&path).1.len() - 2);
-    // 1 and 2 are a majority, and must decide nothing: together they have forgotten.
+    // 1 and 2 are a majority, and must decide nothing: together they have lost their state.
     for id in [1, 2] {
         cluster.restart(id);
     }
@@ -165,7 +165,7 @@ fn corrupt_minority_becomes_leader() {
 }
 
 #[test]
-fn single_replica_refuses_to_start_with_segment_offset_and_remedy() {
+fn single_replica_start_error_names_segment_and_remedy() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
     for _ in 0..9 {
@@ -221,17 +221,17 @@ fn unfinished_write_at_the_end_is_cut_off_and_nothing_else() {
 }
 
 #[test]
-fn one_damaged_copy_of_promises_is_mended_and_two_are_refused() {
+fn one_damaged_copy_of_promises_is_repaired_two_are_rejected() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = stopped(directory.path(), 3);
     let promises = data(&cluster, 0).join("promises");
-    flip(&promises, 20);
+    corrupt(&promises, 20);
     cluster.restart(0);
     cluster.stop(0);
     let (report, _) = look(&data(&cluster, 0));
     assert!(report.promises.iter().all(Option::is_some), "{report:?}");
-    flip(&promises, 20);
-    flip(&promises, (1 << 20) + 20);
+    corrupt(&promises, 20);
+    corrupt(&promises, (1 << 20) + 20);
     assert!(refusal(&cluster, 0).contains("promises"));
     assert!(!look(&data(&cluster, 0)).0.is_sound());
     fs::remove_file(&promises).expect("there");
@@ -288,7 +288,7 @@ fn with_snapshots(root: &Path, replicas: usize) -> Cluster {
         }
         for id in 0..replicas {
             cluster.read(id);
-            let taken = cluster.handle(id).snapshot_now(common::PATIENCE);
+            let taken = cluster.handle(id).snapshot_now(common::TIMEOUT);
             taken.expect("a snapshot");
         }
     }
@@ -322,7 +322,7 @@ fn damaged_newest_snapshot_is_replaced_by_older_one_and_log() {
     let [_, newest] = &snapshot_files(&path)[..] else {
         panic!("two are kept")
     };
-    flip(newest, 700);
+    corrupt(newest, 700);
     let (report, _) = look(&path);
     assert!(report.is_sound(), "{report:?}");
     assert!(report.snapshots[1].problem.is_some());
@@ -333,7 +333,7 @@ fn damaged_newest_snapshot_is_replaced_by_older_one_and_log() {
     // Without the other one, too, the log does not go back far enough.
     let files = snapshot_files(&path);
     assert_eq!(files.len(), 1);
-    flip(&files[0], 700);
+    corrupt(&files[0], 700);
     let text = refusal(&cluster, 0);
     assert!(
         text.contains("snapshot") && text.contains("damaged near offset"),
@@ -352,7 +352,7 @@ fn without_any_snapshot_left_replica_is_repaired_from_its_peers() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut cluster = with_snapshots(directory.path(), 3);
     for file in snapshot_files(&data(&cluster, 1)) {
-        flip(&file, 700);
+        corrupt(&file, 700);
     }
     is_repaired(&mut cluster, 1, 35);
 }
@@ -368,7 +368,7 @@ fn snapshot_that_a_journal_was_begun_again_on_has_no_substitute() {
     is_repaired(&mut cluster, 1, 35);
     cluster.stop(1);
     let files = snapshot_files(&path);
-    flip(files.last().expect("there is one"), 700);
+    corrupt(files.last().expect("there is one"), 700);
     let (report, _) = look(&path);
     assert!(!report.is_sound(), "{report:?}");
     cluster.restart(2);

@@ -1,10 +1,10 @@
-//! What members must have in common: compared on links, kept in the data directory.
+//! The terms that members must have in common: compared on links, kept in the data directory.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
 
-use common::{Cluster, Counter, PATIENCE};
+use common::{Cluster, Counter, TIMEOUT};
 use quintet_replica::{Durability, StateMachine};
 use quintet_runtime::{Config, Listeners, Proxy, Replica, Running};
 use quintet_store::{Store, StoreOptions};
@@ -55,7 +55,7 @@ fn between_two(root: &Path, base: Change, change: Change) -> Option<String> {
         {
             return Some(error);
         }
-        assert!(begun.elapsed() < PATIENCE, "{status:#?}");
+        assert!(begun.elapsed() < TIMEOUT, "{status:#?}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -97,7 +97,7 @@ fn members_with_one_different_value_refuse_each_other() {
 fn every_option_of_every_protocol_is_compared() {
     for entry in quintet_protocols::PROTOCOLS {
         let complete = (entry.complete)(&[]);
-        let options = entry.options.iter().filter(|spec| spec.name != "plant");
+        let options = entry.options.iter().filter(|spec| spec.name != "bug");
         assert_eq!(complete.len(), options.count(), "{}", entry.info.name);
         assert!(complete.is_sorted());
         assert_eq!((entry.check)(&complete), Ok(()));
@@ -136,7 +136,7 @@ fn proxy_with_other_quorum_checks_is_refused() {
             );
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "{status:#?}");
+        assert!(begun.elapsed() < TIMEOUT, "{status:#?}");
         thread::sleep(Duration::from_millis(5));
     }
     drop((proxy, replica));

@@ -1,8 +1,8 @@
-//! Generates recorded histories and judges them, for comparison with other checkers.
+//! Generates recorded histories and checks them, for comparison with other checkers.
 //!
 //! ```text
 //!   histories generate COUNT SEED     COUNT histories on standard output, half of them corrupted
-//!   histories judge FILE              a line per history: NAME linearizable|impossible|unknown
+//!   histories check FILE              a line per history: NAME linearizable|impossible|unknown
 //!   histories big OPERATIONS KEYS CLIENTS UNKNOWN TRANSACTIONS SEED      one large history
 //! ```
 //!
@@ -11,7 +11,7 @@
 use quintet_simulator::{
     Random,
     checkers::linearizability::{Limits, Verdict, check},
-    generate::{Shape, history, spoil},
+    generate::{Shape, corrupt, history},
     recording::{Operation, header, read_all},
 };
 use std::{
@@ -40,11 +40,11 @@ fn generate(count: u64, seed: u64) -> std::io::Result<()> {
             transactions: [0, 0, 150, 500][random.index(4)],
         };
         let mut operations = history(shape, &mut random);
-        let spoilt = number % 2 == 1;
-        if spoilt {
-            spoil(&mut operations, &mut random);
+        let corrupted = number % 2 == 1;
+        if corrupted {
+            corrupt(&mut operations, &mut random);
         }
-        let kind = if spoilt { "spoilt" } else { "right" };
+        let kind = if corrupted { "corrupted" } else { "right" };
         write(&mut out, &format!("{kind}-{number}"), &operations)?;
     }
     out.flush()
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["generate", count, seed] => generate(count.parse()?, seed.parse()?)?,
-        ["judge", path] => verdict(path)?,
+        ["check", path] => verdict(path)?,
         [
             "big",
             operations,
@@ -88,7 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let operations = history(shape, &mut Random::new(seed.parse()?));
             write(&mut BufWriter::new(stdout().lock()), "big", &operations)?;
         }
-        _ => return Err("generate COUNT SEED, judge FILE, or big …; see the source".into()),
+        _ => return Err("generate COUNT SEED, check FILE, or big …; see the source".into()),
     }
     Ok(())
 }

@@ -8,7 +8,7 @@
 //!   simulate shards A..B [BUG]                          worlds whose groups follow one view
 //!   simulate groups A..trace [BUG]
 //!
-//!   WORD = disk | memory | datagram | plant=NAME | machine=NAME | OPTION=VALUE
+//!   WORD = disk | memory | datagram | bug=NAME | machine=NAME | OPTION=VALUE
 //! ```
 //!
 //! For example `cargo run --release -p quintet-simulator --example simulate -- multipaxos 3 0..500
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for extra in words.iter().skip(4) {
         match extra.split_once('=') {
             Some(("machine", name)) => campaign.machine = Some(name.parse()?),
-            Some(("plant", name)) => campaign.plant = Some(name.to_string()),
+            Some(("bug", name)) => campaign.bug = Some(name.to_string()),
             Some((name, value)) => campaign.options.push((name.to_string(), value.to_string())),
             None if extra == "datagram" => campaign.transport = Some(Transport::Datagram),
             None => campaign.durability = Some(extra.parse()?),

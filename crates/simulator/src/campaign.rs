@@ -1,4 +1,4 @@
-//! A campaign: many seeds of one protocol, judged and counted.
+//! A campaign: many seeds of one protocol, checked and counted.
 //!
 //! ```text
 //!   for each seed ──► World ──► violation ──► counted, with the command that replays it
@@ -11,6 +11,7 @@
 //! ```
 
 use crate::{
+    bugs::UNCOMPARED,
     checkers::{Violation, determinism},
     configuration::CONFIGURATION,
     decisions::{Limits, Noting},
@@ -19,7 +20,6 @@ use crate::{
     machine::mix,
     network::Transport,
     panics,
-    plants::UNCOMPARED,
     service::Service,
     world::{World, WorldSetup},
 };
@@ -32,12 +32,12 @@ use std::{collections::BTreeMap, ops::Range};
 const ACKNOWLEDGED_MIN: u64 = 100;
 /// Client operations of a seed unless asked for otherwise, and the least that counts.
 pub const OPERATIONS_DEFAULT: u64 = 300;
-/// Every so many seeds one is run twice, and must be the same.
+/// Every this many seeds one is run twice, and must be the same.
 const TWICE_EVERY: u64 = 50;
 /// Of how many violations a report tells the story.
 const STORIES_MAX: usize = 20;
 
-/// What to simulate.
+/// The simulation to run.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The protocol's name in the registry.
@@ -48,18 +48,18 @@ pub struct Campaign {
     pub seeds: Range<u64>,
     /// Which faults may be drawn.
     pub faults: FaultSet,
-    /// What an acknowledgement promises; `None` draws it per seed.
+    /// The promise of an acknowledgement; `None` draws it per seed.
     pub durability: Option<Durability>,
-    /// What the transport promises; `None` draws it per seed.
+    /// The promise of the transport; `None` draws it per seed.
     pub transport: Option<Transport>,
     /// The protocol's options as `(name, value)`.
     pub options: Vec<(String, String)>,
     /// Client operations per seed, at least.
     pub operations: u64,
-    /// What is replicated; `None` draws it per seed.
+    /// The replicated machine; `None` draws it per seed.
     pub machine: Option<Service>,
-    /// An injected bug, one of [`crate::plants`]. Only in a build with the feature `plant`.
-    pub plant: Option<String>,
+    /// An injected bug, one of [`crate::bugs`]. Only in a build with the feature `bugs`.
+    pub bug: Option<String>,
 }
 
 impl Default for Campaign {
@@ -74,7 +74,7 @@ impl Default for Campaign {
             options: Vec::new(),
             operations: OPERATIONS_DEFAULT,
             machine: None,
-            plant: None,
+            bug: None,
         }
     }
 }
@@ -92,8 +92,8 @@ pub enum CampaignError {
     #[error(transparent)]
     Option(#[from] OptionError),
     /// Injected bugs are not in this build.
-    #[error("injected bugs are only in a build with the feature 'plant'")]
-    NoPlants,
+    #[error("injected bugs are only in a build with the feature 'bugs'")]
+    NoBugs,
 }
 
 /// How far a campaign has come.
@@ -118,13 +118,13 @@ pub struct Progress {
 pub struct Story {
     /// Which.
     pub seed: u64,
-    /// What was seen.
+    /// The observation.
     pub what: String,
     /// The command that runs it again.
     pub replay: String,
 }
 
-/// What a campaign found; as JSON the last line of `quintet simulate`.
+/// The result of a campaign; as JSON the last line of `quintet simulate`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CampaignReport {
     /// The protocol.
@@ -167,7 +167,7 @@ pub struct CampaignReport {
     pub failures: Vec<Story>,
 }
 
-/// What one seed gave.
+/// The result of one seed.
 #[derive(Clone, Debug, Default)]
 pub struct SeedReport {
     /// The property that does not hold, if one does not.
@@ -223,8 +223,8 @@ impl Campaign {
         if self.replicas < min.max(1) || self.replicas > 128 {
             return Err(CampaignError::Replicas(self.replicas, entry.info.name, min));
         }
-        if self.plant.is_some() && !cfg!(any(test, feature = "plant")) {
-            return Err(CampaignError::NoPlants);
+        if self.bug.is_some() && !cfg!(any(test, feature = "bugs")) {
+            return Err(CampaignError::NoBugs);
         }
         (entry.check)(&self.all_options())?;
         Ok(entry)
@@ -233,10 +233,10 @@ impl Campaign {
     /// The protocol's options, with an injected bug of its own among them.
     pub(crate) fn all_options(&self) -> Vec<(String, String)> {
         let mut options = self.options.clone();
-        if let Some(plant) = &self.plant
-            && !crate::plants::RIG.iter().any(|spec| spec.name == plant)
+        if let Some(bug) = &self.bug
+            && !crate::bugs::RIG.iter().any(|spec| spec.name == bug)
         {
-            options.push((String::from("plant"), plant.clone()));
+            options.push((String::from("bug"), bug.clone()));
         }
         options
     }
@@ -266,8 +266,8 @@ impl Campaign {
         for (name, value) in &self.options {
             line.push_str(&format!(" --set {}", quoted(&format!("{name}={value}"))));
         }
-        if let Some(plant) = &self.plant {
-            line.push_str(&format!(" --plant {}", quoted(plant)));
+        if let Some(bug) = &self.bug {
+            line.push_str(&format!(" --inject-bug {}", quoted(bug)));
         }
         line
     }
@@ -293,8 +293,8 @@ impl Campaign {
             transport: self.transport.unwrap_or(transport),
             options: self.all_options(),
             operations: self.operations,
-            #[cfg(any(test, feature = "plant"))]
-            plant: self.plant.clone(),
+            #[cfg(any(test, feature = "bugs"))]
+            bug: self.bug.clone(),
             trace,
             picture: false,
             service: self.machine,
@@ -323,7 +323,7 @@ pub(crate) fn run_world(setup: WorldSetup) -> World {
     world
 }
 
-/// What a world has come to.
+/// The report of a finished world.
 pub(crate) fn report(mut world: World) -> SeedReport {
     let operations = world.history.operations().len() as u64;
     let acknowledged = world.history.acknowledged;
@@ -371,7 +371,7 @@ fn rejection(
         return Some(String::from("too few commits after healing"));
     }
     let refused = world.odd.is_none() || faults.contains_key(CONFIGURATION);
-    if !refused && !world.setup.plant_is(UNCOMPARED) {
+    if !refused && !world.setup.bug_is(UNCOMPARED) {
         return Some(format!("{CONFIGURATION} without effect"));
     }
     let idle = world
@@ -476,7 +476,7 @@ pub fn trace(campaign: &Campaign, seed: u64) -> Result<SeedReport, CampaignError
     Ok(run_seed(campaign.setup(entry, seed, true)))
 }
 
-/// What a crash does to a disk, and a campaign with crashes must have shown.
+/// The effects of a crash on a disk, which a campaign with crashes must have shown.
 const CONSEQUENCES: [&str; 2] = ["torn_tail", "writes_lost"];
 /// Rare branches of the node, which every protocol must take.
 const BRANCHES: [&str; 11] = [

@@ -75,7 +75,7 @@ impl Clock {
         self.offset + (past * i128::from(self.drift) / MILLION) as i64 - stood
     }
 
-    /// What the synchronised clock shows by itself.
+    /// The reading of the synchronised clock by itself.
     pub fn raw(&self, now: u64) -> u64 {
         (EPOCH + now as i64 + self.off(now)) as u64
     }
@@ -85,7 +85,7 @@ impl Clock {
         self.raw(now) > self.limit.at(self.now(now))
     }
 
-    /// What the replica is told.
+    /// The reading that the replica gets.
     pub fn reading(&self, now: u64) -> ClockReading {
         let (off, clock) = (self.off(now), self.raw(now));
         let error = if self.lies { 0 } else { off.unsigned_abs() } + self.uncertainty;
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn stopped_clock_continues_from_where_it_stood_and_lying_one_hides_it() {
+    fn stopped_clock_continues_and_false_clock_hides_error() {
         let mut clock = Clock::default();
         let before = clock.reading(0).now;
         clock.stop(true, 10);

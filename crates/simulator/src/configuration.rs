@@ -1,4 +1,4 @@
-//! What a replica is configured with, and what the two ends of a link make of it.
+//! The configuration of a replica, and the check that the two ends of a link make of it.
 //!
 //! ```text
 //!   world: options, limits, machine ──────────────────┬─► Configuration ──► descriptor
@@ -12,11 +12,11 @@
 //! rest must continue. Each refusal must name the value, and no other, with what either side has.
 
 use crate::{
+    bugs::UNCOMPARED,
     checkers::Violation,
     clock::MILLISECOND,
     drawing::Mix,
     machine::mix,
-    plants::UNCOMPARED,
     process::epoch,
     random::Random,
     service::Service,
@@ -30,7 +30,7 @@ use quintet_store::StoreOptions;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What it is called among the effects of faults.
+/// Its name among the effects of faults.
 pub(crate) const CONFIGURATION: &str = "configuration";
 
 /// Limits of every node, and values that are met within a world.
@@ -50,7 +50,7 @@ const STORE: [(&str, &[u64]); 5] = [
     ("value_bytes_max", &[1, 8]),
 ];
 
-/// What kind of value differs.
+/// The kind of value that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -75,7 +75,7 @@ pub(crate) struct Odd {
     value: String,
 }
 
-/// What one replica, or a proxy, is configured with.
+/// The configuration of one replica, or of a proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Configuration {
     pub options: Vec<(String, String)>,
@@ -110,7 +110,7 @@ fn other_options(setup: &WorldSetup) -> Vec<(String, String)> {
         }
         values.retain(|other| {
             let options = with_option(&setup.options, &name, other);
-            *other != value && name != "plant" && (entry.check)(&options).is_ok()
+            *other != value && name != "bug" && (entry.check)(&options).is_ok()
         });
         others.extend(values.into_iter().map(|value| (name.clone(), value)));
     }
@@ -208,7 +208,8 @@ impl Odd {
     }
 }
 
-/// What all replicas of a group's first epoch have in common, without machine and limits.
+/// The descriptor that all replicas of a group's first epoch have in common, without machine and
+/// limits.
 pub(crate) fn first_descriptor(
     entry: &Entry,
     options: &[(String, String)],
@@ -230,7 +231,7 @@ pub(crate) fn first_descriptor(
 }
 
 impl World {
-    /// What a replica, or a proxy, is configured with.
+    /// The configuration of a replica, or of a proxy.
     pub fn configuration(&self, replica: Option<usize>) -> Configuration {
         let mut configuration = Configuration {
             options: self.setup.options.clone(),
@@ -280,7 +281,7 @@ impl World {
         }
     }
 
-    /// What a place shows to whom it links with. Proxies are configured as most replicas are.
+    /// The descriptor that a place shows to its peers. Proxies are configured as most replicas are.
     fn shown(&self, place: usize) -> Bytes {
         if let Some(process) = self.processes.get(place) {
             return process.descriptor.clone();
@@ -300,7 +301,7 @@ impl World {
     /// configured with before anything else.
     pub fn compare_configurations(&mut self, a: usize, b: usize) -> bool {
         let shown = [self.shown(a), self.shown(b)];
-        if shown.iter().any(Bytes::is_empty) || self.plant_is(UNCOMPARED) {
+        if shown.iter().any(Bytes::is_empty) || self.bug_is(UNCOMPARED) {
             return true;
         }
         let with_proxy = a.max(b) >= self.replicas_max();
@@ -330,7 +331,7 @@ impl World {
         false
     }
 
-    /// What one end of a link between these places must make of the other.
+    /// The outcome that one end of a link between these places must have for the other.
     fn expected(
         &self,
         places: [usize; 2],
@@ -351,7 +352,7 @@ impl World {
         Err(format!("configuration mismatch: {named}"))
     }
 
-    /// Nobody works with a replica that all others refuse: it executes nothing.
+    /// A replica that all others reject takes no part: it executes nothing.
     pub fn check_refused(&self) -> Result<(), Violation> {
         let executed = |process: &crate::process::Process| {
             process

@@ -11,7 +11,7 @@
 //!                        └ whose event it is: a replica, a client's turn, a fault …
 //! ```
 //!
-//! All chance comes from [`Random`](crate::random::Random), and it asks here; whoever draws need
+//! All randomness comes from [`Random`](crate::random::Random), which asks here; its callers need
 //! not know. Names by scope keep an edit in one place from moving the decisions of another: a
 //! client that is silenced takes nothing from the next one's chances.
 
@@ -35,7 +35,7 @@ pub(crate) enum Scope {
     /// Before the first event.
     #[default]
     Setup,
-    /// Nobody's in particular.
+    /// Of no single replica or client.
     World,
     /// A replica's, or a remote client's place after them.
     Place(u16),
@@ -112,7 +112,7 @@ impl Event {
     }
 }
 
-/// What is wanted of chance.
+/// The kind of a random choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask {
     /// A number below this.
@@ -125,7 +125,7 @@ pub(crate) enum Ask {
 
 /// A site in the code that draws, as `file:line`.
 pub(crate) type Site = Arc<str>;
-/// What was decided per scope, site and ordinal.
+/// The decisions per scope, site and ordinal.
 pub(crate) type Choices = BTreeMap<Scope, BTreeMap<Site, BTreeMap<u32, u64>>>;
 
 /// A client's turn: it invokes operations.
@@ -138,7 +138,7 @@ pub(crate) struct TurnAt {
     pub at: u64,
 }
 
-/// What a world is told to do.
+/// The decisions prescribed for a world.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     /// For ids, for the replicas' own seeds, and for the sites that are `drawn`.
@@ -153,7 +153,7 @@ pub(crate) struct Script {
     pub faults: Vec<u16>,
     /// After healing clients continue when their listed turns are over, so that it shows whether
     /// the cluster still commits.
-    pub goes_on: bool,
+    pub continues: bool,
 }
 
 /// Whether chance is noted.
@@ -206,7 +206,7 @@ impl Default for Limits {
     }
 }
 
-/// What a client may do when its turn has come.
+/// A client's possible actions when its turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Now,
@@ -214,10 +214,10 @@ pub(crate) enum Turn {
     Never,
 }
 
-/// What clients did in their turns, as text.
+/// The clients' actions in their turns, as text.
 pub(crate) type Does = BTreeMap<(u16, u32), Vec<String>>;
 
-/// What was decided while a world ran.
+/// The decisions made while a world ran.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Made {
     pub profiles: BTreeMap<String, toml::Value>,
@@ -225,7 +225,7 @@ pub(crate) struct Made {
     pub turns: Vec<TurnAt>,
     /// Faults that were injected, by number.
     pub injected: BTreeSet<u16>,
-    /// What each turn did, for people.
+    /// The actions of each turn, for people.
     pub does: Does,
     /// Decisions in all.
     pub count: u64,
@@ -241,7 +241,7 @@ pub(crate) struct Decisions {
     labels: HashMap<usize, Site>,
     counts: HashMap<(Scope, Site), u32>,
     turns_taken: HashMap<u16, u32>,
-    /// The turn in progress is nobody's choice: it is drawn from the seed.
+    /// The script does not choose the turn in progress: it is drawn from the seed.
     unlisted: bool,
     made: Made,
 }
@@ -255,7 +255,7 @@ impl Decisions {
         }
     }
 
-    /// What was decided so far.
+    /// The decisions made so far.
     pub fn take(&mut self) -> Made {
         std::mem::take(&mut self.made)
     }
@@ -323,7 +323,7 @@ impl Decisions {
     }
 
     fn note(&mut self, site: Site, nth: u32, value: u64) {
-        // What is not listed is 0, unless its site is drawn from the seed.
+        // A decision that is not listed is 0, unless its site is drawn from the seed.
         let drawn = self
             .script
             .as_ref()
@@ -350,12 +350,12 @@ impl Decisions {
         }
     }
 
-    /// What follows is drawn as a whole, until [`Self::keep_profile`].
+    /// The following decisions are drawn as a whole, until [`Self::keep_profile`].
     pub fn begin_profile(&mut self) {
         self.in_profile = true;
     }
 
-    /// What the turn in progress does, for people.
+    /// The actions of the turn in progress, for people.
     pub fn does(&mut self, what: Vec<String>) {
         if let Scope::Turn(client, turn) = self.scope {
             self.made.does.insert((client, turn), what);
@@ -371,7 +371,7 @@ impl Decisions {
                 .filter(|listed| listed.client == client && listed.turn >= turn)
                 .min_by_key(|listed| listed.turn);
             match next {
-                None if checked && script.goes_on => {
+                None if checked && script.continues => {
                     *taken = turn + 1;
                     (self.scope, self.unlisted) = (Scope::Turn(client, turn), true);
                     return Turn::Now;
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_decides_same_again_and_what_is_injected_out_is_calm() {
+    fn recorded_decisions_repeat_and_removed_ones_are_calm() {
         let (mut random, noted) = Random::new(4).noted(None);
         let first = draw(&mut random);
         assert_eq!(first, draw(&mut Random::new(4)), "noting changes nothing");

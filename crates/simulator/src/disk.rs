@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Journal{id, write}, Trim ──► waiting ──(sync: latency)──► Journal<Files> ──► sectors
-//!                                   │ crash: of a sync under way a drawn part has reached the
+//!                                   │ crash: of a sync in progress a drawn part has reached the
 //!                                   │ disk, sector by sector; what waits behind it is lost
 //!   SnapshotBegin, Append, Finish ──(latency)──► saved; of the saved ones two are kept
 //! ```
@@ -19,7 +19,7 @@ mod snapshots;
 use self::open::OpenFiles;
 use crate::{random::Random, stored_epoch::StoredEpoch};
 use quintet_replica::{
-    Bytes, Descriptor, Durability, EpochNumber, Executed, GroupIndex, PersistId, Planted,
+    Bytes, Descriptor, Durability, EpochNumber, Executed, GroupIndex, Injected, PersistId,
     RecoveredBytes, Slot, SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan,
     Time, Write,
     journal::{
@@ -34,7 +34,7 @@ use std::{
     rc::Rc,
 };
 
-/// What a disk writes as a whole or not at all.
+/// The unit that a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 /// The one group of the process.
 const ONLY: GroupIndex = GroupIndex(0);
@@ -58,7 +58,7 @@ pub(crate) enum DiskError {
     /// The process died in the middle of it.
     #[error("the power went")]
     PowerLost,
-    /// A sync failed; nobody knows what was written.
+    /// A sync failed; the written part is unknown.
     #[error("the sync failed")]
     SyncFailed,
     /// There is no room for a new file.
@@ -66,12 +66,12 @@ pub(crate) enum DiskError {
     Full,
 }
 
-/// What becomes of the writes of an interrupted sync.
+/// How the writes of an interrupted sync end.
 #[derive(Debug)]
 struct Fuse {
-    /// So many operations still succeed; of the next one, a drawn part.
+    /// This many operations still succeed; of the next one, a drawn part.
     left: u64,
-    /// Of 1,000 sectors of that one, so many arrive.
+    /// Of 1,000 sectors of that one, this many arrive.
     sectors: u64,
     error: DiskError,
     random: Random,
@@ -80,7 +80,7 @@ struct Fuse {
 #[derive(Clone, Debug)]
 struct Segment {
     bytes: Vec<u8>,
-    /// What the file held when it became this segment.
+    /// The contents of the file when it became this segment.
     before: Vec<u8>,
     /// Nothing was written at or behind this.
     end: usize,
@@ -91,7 +91,7 @@ struct Contents {
     segments: BTreeMap<u64, Segment>,
     spares: Vec<Vec<u8>>,
     promises: [Vec<u8>; 2],
-    /// What is durable of the marks, and what was written since.
+    /// The durable marks, and those written since.
     marks: [Vec<u8>; 2],
     marks_written: [Option<Vec<u8>>; 2],
     fuse: Option<Fuse>,
@@ -99,7 +99,7 @@ struct Contents {
     /// The segment written last, and where that write began: all before is known to be durable
     /// by what was written later.
     last: Option<(u64, usize)>,
-    /// What recovery writes proves nothing.
+    /// Writes of recovery prove nothing.
     opening: bool,
     /// An injected bug: a sync that fails is tried again, and then succeeds.
     retries_syncs: bool,
@@ -340,7 +340,7 @@ impl JournalDisk for Files {
 /// How bytes at rest go bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// Bits flip, or a sector becomes unreadable.
+    /// Bits change, or a sector becomes unreadable.
     Rot,
     /// A write that was confirmed never happened: the block holds what it held before.
     Lost,
@@ -393,7 +393,7 @@ impl Kept {
     }
 }
 
-/// What a sync came to.
+/// The outcome of a sync.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Synced {
     /// Up to which write all is durable.
@@ -404,16 +404,16 @@ pub(crate) struct Synced {
     pub stuck: bool,
 }
 
-/// What a crash or a failed sync did to the writes.
+/// The effect of a crash or a failed sync on the writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loss {
     /// Writes handed over and not durable.
     pub writes: usize,
-    /// A sync was under way.
+    /// A sync was in progress.
     pub in_sync: bool,
 }
 
-/// What a process finds on its disk.
+/// The data that a process finds on its disk.
 pub(crate) struct Found {
     pub recovered: RecoveredBytes,
     /// An unfinished write was cut off.
@@ -434,20 +434,20 @@ pub(crate) struct Disk {
     profile: DiskProfile,
     /// Syncs take this many times longer.
     pub slow: u64,
-    /// Of 1,000 syncs so many take longer, by up to so many nanoseconds more.
+    /// Of 1,000 syncs this many take longer, by up to this many nanoseconds more.
     pub late: (u64, u64),
-    /// Syncs that did, since somebody asked.
+    /// The late syncs since the last query.
     lates: u64,
     /// Syncs do not end.
     pub held: bool,
     /// One would have.
     pub sync_waits: bool,
-    bug: Planted,
+    bug: Injected,
     files: Files,
     /// Open while the process runs.
     journal: Option<Journal<Files>>,
     waiting: VecDeque<Order>,
-    /// How many of `waiting` the sync under way covers.
+    /// How many of `waiting` the sync in progress covers.
     syncing: Option<usize>,
     /// The next sync fails.
     fails: bool,
@@ -457,12 +457,12 @@ pub(crate) struct Disk {
     writing: Option<(Executed, bool, Vec<u8>)>,
     /// It is to outlive the process.
     durable: bool,
-    /// What an earlier run left of a peer's.
+    /// The part that an earlier run left of a peer's.
     left: Option<(SnapshotLeft, Vec<u8>)>,
-    /// What may be trimmed once another snapshot can stand in for the one named.
+    /// The part that may be trimmed once another snapshot can stand in for the named one.
     trims: Vec<(Executed, Slot)>,
     stuck: bool,
-    /// The snapshot under way is whole and being made durable.
+    /// The snapshot in progress is whole and being made durable.
     finishing: bool,
     /// It leads into the next epoch.
     bridging: bool,
@@ -482,7 +482,7 @@ impl Disk {
             lates: 0,
             held: false,
             sync_waits: false,
-            bug: Planted::default(),
+            bug: Injected::default(),
             files: Files::default(),
             journal: None,
             waiting: VecDeque::new(),
@@ -521,19 +521,18 @@ impl Disk {
     // --- journal ---------------------------------------------------------------------------
 
     /// Switches an injected bug on.
-    pub fn plant(&mut self, bug: Planted, retries_syncs: bool) {
+    pub fn bug(&mut self, bug: Injected, retries_syncs: bool) {
         self.bug = bug;
         self.files.contents().retries_syncs = retries_syncs;
     }
 
-    /// The process starts: recovers what is there, as the runtime does. What was durable and
-    /// cannot be read is set aside when others can bring it back. `forgot`: it has forgotten
-    /// anyway.
+    /// The process starts: recovers what is there, as the runtime does. Durable data that cannot be
+    /// read is set aside when others can bring it back. `state_lost`: it has lost its state anyway.
     pub fn open(
         &mut self,
         (identity, group): (Identity, GroupEpoch),
         first_boot: bool,
-        forgot: bool,
+        state_lost: bool,
         (durability, others_suffice): (Durability, bool),
     ) -> Result<Found, JournalError<DiskError>> {
         let bad_from = (self.snapshots.iter().rposition(Kept::is_whole)).map_or(0, |good| good + 1);
@@ -543,7 +542,7 @@ impl Disk {
         self.files.contents().opening = true;
         let length = self.profile.segment_length;
         let (files, bug) = (self.files.clone(), self.bug);
-        let opened = Journal::open_planted(files, identity, &[group], length, bug);
+        let opened = Journal::open_injected(files, identity, &[group], length, bug);
         let gap = bad.iter().any(|kept| kept.fetched);
         let (mut opened, lost) = match opened {
             Ok(opened) if !gap && (good || opened.groups[0].complete) => (opened, false),
@@ -577,7 +576,7 @@ impl Disk {
         Ok(Found {
             recovered: RecoveredBytes {
                 first_boot,
-                forgot: forgot || lost,
+                state_lost: state_lost || lost,
                 promise,
                 checkpoint: None,
                 records,
@@ -589,7 +588,7 @@ impl Disk {
         })
     }
 
-    /// Hands a write over. When no sync is under way one begins; gives how long it takes.
+    /// Hands a write over. When no sync is in progress one begins; gives how long it takes.
     pub fn append(&mut self, id: PersistId, write: Write, random: &mut Random) -> Option<u64> {
         self.waiting.push_back(Order::Write(id, write));
         self.begin_sync(random)
@@ -627,7 +626,7 @@ impl Disk {
         self.begin_sync(random)
     }
 
-    /// The sync under way is done.
+    /// The sync in progress is done.
     ///
     /// # Errors
     /// When the storage failed: the process must stop.
@@ -702,7 +701,7 @@ impl Disk {
         Ok(upto)
     }
 
-    /// The process died. What was synced stays; of a sync under way a drawn part reached the disk.
+    /// The process died. Synced writes stay; of a sync in progress a drawn part reached the disk.
     pub fn crash(&mut self, random: &mut Random) -> Loss {
         (self.held, self.sync_waits) = (false, false);
         let is_write = |order: &&Order| matches!(order, Order::Write(..));
@@ -712,7 +711,7 @@ impl Disk {
         };
         if let Some(count) = self.syncing.take() {
             self.files.blow(DiskError::PowerLost, random);
-            // What comes of it is seen at the next start.
+            // The next start sees the effect.
             let _ = self.carry_out(count);
         }
         self.files.died(random);
@@ -834,7 +833,7 @@ impl Disk {
     }
 }
 
-/// What can be gone on with of a snapshot whose last bytes did not reach the disk.
+/// The usable part of a snapshot whose last bytes did not reach the disk.
 fn left_of(mut bytes: Vec<u8>) -> Option<(SnapshotLeft, Vec<u8>)> {
     bytes.truncate(bytes.len() - bytes.len() % 97);
     let mut scan = SnapshotScan::default();
@@ -842,7 +841,7 @@ fn left_of(mut bytes: Vec<u8>) -> Option<(SnapshotLeft, Vec<u8>)> {
     Some((scan.left()?, bytes))
 }
 
-/// Flips bits, or fills a sector with something else.
+/// Inverts bits, or fills a sector with something else.
 fn rot(bytes: &mut [u8], random: &mut Random) {
     if bytes.is_empty() {
         return;
@@ -906,7 +905,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_covers_what_was_written_before_it_began() {
+    fn sync_covers_what_was_written_before_it_began() {
         let (mut disk, mut random) = (disk(), Random::new(1));
         assert_eq!(disk.append(PersistId(1), record(1), &mut random), Some(10));
         assert_eq!(disk.append(PersistId(2), record(2), &mut random), None);
@@ -922,7 +921,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_keeps_what_was_synced_and_part_of_a_sync_under_way() {
+    fn crash_keeps_synced_writes_and_part_of_sync_in_progress() {
         let (mut kept, mut torn) = ([false; 6], false);
         for seed in 0..300 {
             let (mut disk, mut random) = (disk(), Random::new(seed));
@@ -972,7 +971,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_stops_the_process_and_loses_nothing_synced() {
+    fn failed_sync_stops_the_process_and_loses_nothing_synced() {
         for seed in 0..50 {
             let (mut disk, mut random) = (disk(), Random::new(seed));
             disk.append(PersistId(1), record(1), &mut random);
@@ -995,7 +994,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_waits_for_it() {
+    fn item_without_room_waits() {
         let (mut disk, mut random) = (disk(), Random::new(1));
         disk.append(PersistId(1), record(1), &mut random);
         assert!(disk.synced(&mut random).is_ok());
@@ -1069,7 +1068,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_two_snapshots_are_kept_and_a_finished_one_may_outlive_a_crash() {
+    fn newest_two_snapshots_are_kept_and_may_survive_crash() {
         let id = |slot| Executed {
             slot: Slot(slot),
             ..Executed::default()

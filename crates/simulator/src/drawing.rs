@@ -1,4 +1,4 @@
-//! What clients ask for: calls drawn per turn, fit for the machine of the world.
+//! The clients' requests: calls drawn per turn, fit for the machine of the world.
 //!
 //! ```text
 //!   key k0 k1 k2 …   a key's number says what it mostly holds: a text, a number, a list, a hash,
@@ -19,7 +19,7 @@ use crate::{
 use quintet_replica::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What a key mostly holds.
+/// The most frequent kind of value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
     Text,
@@ -39,10 +39,10 @@ const fn holds(key: u32) -> Holds {
     }
 }
 
-/// What clients of a world mostly do.
+/// The clients' most frequent actions in a world.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Mix {
-    /// What they talk to.
+    /// The service that they use.
     pub service: Service,
     /// Of 1,000 calls, that many are about several keys.
     pub transactions: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Mix {
 }
 
 impl Mix {
-    /// What a seed's clients do; `service` when that is said.
+    /// Draws the actions of a seed's clients; `service` when it is given.
     pub fn draw(service: Option<Service>, random: &mut Random) -> Self {
         let drawn = match random.chance(700) {
             true => Service::Store,
@@ -174,8 +174,8 @@ impl World {
         self.random.below(self.shape.keys.into()) as u32
     }
 
-    /// A key to watch: seldom one with a deadline, because whether it was gone already when it was
-    /// watched is told by nobody, and checking must guess.
+    /// A key to watch: seldom one with a deadline, because no reply tells whether it had expired
+    /// already when it was watched, and checking must guess.
     fn draw_watched(&mut self) -> u32 {
         let key = self.draw_key();
         match holds(key) == Holds::Deadline && !self.random.chance(50) {
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// What a client asks for in its turn.
+    /// The calls of a client in its turn.
     pub(crate) fn draw_calls(&mut self, index: usize) -> Vec<Call> {
         let count = self.random.between(1, self.clients[index].pipeline_max);
         let number = self.history.operations().len() as u64;
@@ -226,7 +226,7 @@ impl World {
         let (name, value) = (key_name(key), (number << 8 | 1).to_string());
         match (key % 3, self.random.below(10)) {
             (_, 0..=3) => look(Service::Registers, key),
-            // A register that nobody wrote is missing, and nothing is compared with that.
+            // An unwritten register is missing, and nothing is compared with that.
             (0, 4..=5) if self.hints[key as usize] != 0 => {
                 let expected = self.hints[key as usize].to_string();
                 Call::of(&["CAS", &name, &expected, &value])

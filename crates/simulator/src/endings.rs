@@ -106,7 +106,7 @@ impl World {
                 self.give_up(request, false);
             }
             RequestStatus::SessionUnknown
-            | RequestStatus::Forgotten
+            | RequestStatus::ReplyLost
             | RequestStatus::NotExecuted
             | RequestStatus::Sealed => {
                 *self.branches.entry("session lost").or_default() += 1;
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// What a reply says; the versions of watched keys are kept.
+    /// Decodes a reply; the versions of watched keys are kept.
     fn read_answer(&mut self, index: usize, number: u32, reply: &[u8]) -> Option<Answer> {
         let call = &self.history.get(number as usize).operation;
         let answer = self.mix.service.decode(call, reply)?;
@@ -166,7 +166,7 @@ impl World {
     }
 
     fn complete(&mut self, request: &Request, number: u32, answer: Answer) {
-        let answer = self.planted(number, answer);
+        let answer = self.injected(number, answer);
         if let Some(session) = self.session_of(request) {
             session
                 .unanswered
@@ -191,7 +191,7 @@ impl World {
         self.ended(request.client.into(), number);
     }
 
-    /// What was acknowledged must be on enough disks by now.
+    /// Acknowledged writes must be on enough disks by now.
     fn check_held(&mut self, request: &Request, number: u32) {
         let read = request.id.session == SessionId::default();
         let position = self.once.position(number as usize);
@@ -270,9 +270,9 @@ impl World {
         }
     }
 
-    fn planted(&self, _number: u32, answer: Answer) -> Answer {
-        #[cfg(any(test, feature = "plant"))]
-        if self.setup.plant.as_deref() == Some("canary") && self.history.acknowledged == 50 {
+    fn injected(&self, _number: u32, answer: Answer) -> Answer {
+        #[cfg(any(test, feature = "bugs"))]
+        if self.setup.bug.as_deref() == Some("canary") && self.history.acknowledged == 50 {
             return Answer::text("canary");
         }
         answer
@@ -369,7 +369,7 @@ impl World {
         again.dedup();
         // The session may have been lost, or replaced, since.
         let session = client.session.as_ref().map(|session| session.id);
-        let planted = self.plant_is("retry_under_new_session");
+        let injected = self.bug_is("retry_under_new_session");
         for number in &again {
             let id = self.history.get(*number as usize).id;
             if id.map(|id| id.session) != session {
@@ -388,7 +388,7 @@ impl World {
         if again.is_empty() {
             return;
         }
-        if planted {
+        if injected {
             self.clients[index].session = None;
         }
         *self.branches.entry("client retry").or_default() += 1;
@@ -396,8 +396,8 @@ impl World {
     }
 
     /// Whether a bug of the rig's own is switched on.
-    pub fn plant_is(&self, name: &str) -> bool {
-        self.setup.plant_is(name)
+    pub fn bug_is(&self, name: &str) -> bool {
+        self.setup.bug_is(name)
     }
 
     /// Breaks the links of a replica to the others of the first few places.

@@ -1,17 +1,17 @@
 //! Epochs that end and follow each other, in worlds that draw it.
 //!
 //! ```text
-//!   at a moment of the first phase ──► somebody offers the end of its epoch ──► others do, again
+//!   at a moment of the first phase ──► a member offers the end of its epoch ──► others do, again
 //!     and again, while faults continue ──► healed: a last one, or none, and all continue as ever
 //! ```
 //!
-//! What replicas tell of ends is for [`crate::checkers::past_seal`] to judge.
+//! [`crate::checkers::past_seal`] checks the replicas' reports of ends.
 
 use crate::{
+    bugs::UNCOMPARED,
     clock::MILLISECOND,
     event::Event,
     faults::FaultSet,
-    plants::UNCOMPARED,
     process::Process,
     random::Random,
     world::{Phase, World, WorldSetup},
@@ -26,12 +26,12 @@ const SHARE: u64 = 60;
 const AGAIN: (u64, u64) = (20 * MILLISECOND, 400 * MILLISECOND);
 /// Of a thousand offers, those that are void soon.
 const LATE: u64 = 150;
-/// Of a thousand times that somebody would offer it, those at which members save their state ahead.
+/// Of a thousand times that a member would offer it, those at which members save their state ahead.
 const PREPARED: u64 = 600;
 /// Of a thousand worlds, those in which durability changes, and of their offers, those that do it.
 const DURABILITIES: u64 = 350;
 const DURABILITY: u64 = 400;
-/// How soon after that somebody offers it, or asks again.
+/// The time after that until a member offers it, or asks again.
 const SOON: (u64, u64) = (100_000, 20 * MILLISECOND);
 /// No more epochs than these, so that most of a run is spent in some.
 const EPOCHS_MAX: u64 = 5;
@@ -76,8 +76,8 @@ impl Ending {
         };
         let drawn = random.chance(SHARE) && setup.faults == all;
         let at = random.between(horizon / 50, horizon);
-        // What has no order cannot end, nor what has no descriptor.
-        let endless = (setup.entry.unordered)(&setup.options) || setup.plant_is(UNCOMPARED);
+        // A protocol without an order cannot end its epoch, nor one without a descriptor.
+        let endless = (setup.entry.unordered)(&setup.options) || setup.bug_is(UNCOMPARED);
         // Frontends look a protocol up by its name.
         let known = quintet_protocols::find(setup.entry.info.name).is_ok();
         let ends = (setup.faults.ended || drawn) && !endless && known;
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// Somebody offers the end of its epoch.
+    /// A member offers the end of its epoch.
     pub fn offer_end(&mut self) {
         // Healed, the core is asked for what every core is asked for.
         let most = match self.replicas_max() > self.setup.replicas {
@@ -117,7 +117,7 @@ impl World {
         if !running.is_empty() {
             let node = running[self.ending_random.index(running.len())];
             // An injected bug is one protocol's, and is looked for without what hides it.
-            let buggy = self.setup.options.iter().any(|(name, _)| name == "plant");
+            let buggy = self.setup.options.iter().any(|(name, _)| name == "bug");
             if !buggy && self.ending_random.chance(PREPARED) {
                 // The end may come before all are ready, and another may offer it.
                 let next = match self.ending.changes_durability {

@@ -1,4 +1,4 @@
-//! What happens in a world.
+//! An event of a world.
 //!
 //! ```text
 //!   network, processes, clients, faults ──schedule──► Queue<Event> ──next──► World
@@ -10,7 +10,7 @@ use quintet_replica::{Bytes, Executed, Link, TimerKey};
 /// More events than this in one world: something runs in circles.
 pub(crate) const EVENTS_MAX: u64 = 3_000_000;
 
-/// What happens next.
+/// The next event.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A replica handles what is in its inbox.

@@ -1,10 +1,11 @@
-//! Which faults strike a world, and when: a subset of the kinds drawn per seed.
+//! The kinds of faults injected into a world, and their times: a subset of the kinds drawn per
+//! seed.
 //!
 //! ```text
 //!   --faults ──► allowed kinds ──(each with a chance)──► kinds of this seed
 //!                                         │
 //!   safety phase  0 ────────────────────────────────────► horizon
-//!                     strike ──duration──►     strike ──►         each drawn kind must have
+//!                     inject ──duration──►     inject ──►         each drawn kind must have
 //!                                                                 an effect, or the seed
 //!                                                                 does not count
 //! ```
@@ -21,8 +22,8 @@ pub struct FaultSet {
     pub network: bool,
     /// Crashes, restarts, lost disks, pauses, slow replicas, clients that go away.
     pub crash: bool,
-    /// Slow, full and failing disks, and bytes that go bad at rest. What a crash loses of the
-    /// unsynced writes belongs to `crash`.
+    /// Slow, full and failing disks, and bytes that go bad at rest. The loss of unsynced writes in
+    /// a crash belongs to `crash`.
     pub disk: bool,
     /// Clocks with offset, drift and steps, and such as stop or lie.
     pub clock: bool,
@@ -224,8 +225,8 @@ kinds! {
     /// Single syncs take long, some of them longer than anybody waits for a replica: packets,
     /// suspicions and elections come in between.
     LateSync "late_sync",
-    /// Votes wait for their disks until somebody else stands: syncs are held across a suspicion,
-    /// and some who wait for them crash.
+    /// Votes wait for their disks until another replica stands: syncs are held across a suspicion,
+    /// and some replicas that wait for them crash.
     HeldSync "held_sync",
     /// Clients hear the leader, the other replicas do not, and it crashes.
     OrphanedLeader "orphaned_leader",
@@ -285,13 +286,13 @@ impl Kind {
         )
     }
 
-    /// Whether the replica that it strikes never comes back: then it strikes once.
-    const fn is_for_good(self) -> bool {
+    /// Whether the affected replica never comes back: then the fault is injected once.
+    const fn is_permanent(self) -> bool {
         matches!(self, Self::Wipe)
     }
 }
 
-/// What a seed's faults are drawn for.
+/// The facts for which a seed's faults are drawn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ground {
     pub allowed: FaultSet,
@@ -304,7 +305,7 @@ pub(crate) struct Ground {
     pub repairs: bool,
     /// Sessions expire within the safety phase.
     pub sessions_expire: bool,
-    /// Faults strike within the first that many nanoseconds.
+    /// Faults are injected within the first that many nanoseconds.
     pub horizon: u64,
 }
 
@@ -400,7 +401,7 @@ pub(crate) struct Injection {
     pub kind: Kind,
     pub at: u64,
     pub duration: u64,
-    /// How often it may still strike again because nobody noticed it.
+    /// How often it may still be injected again if it had no effect.
     pub again: u8,
 }
 
@@ -408,11 +409,10 @@ pub(crate) struct Injection {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub kinds: Vec<Kind>,
-    #[serde(rename = "strikes")]
     pub injections: Vec<Injection>,
 }
 
-/// How often a fault that nobody noticed strikes again.
+/// How often a fault without effect is injected again.
 const AGAIN_MAX: u8 = 5;
 
 /// Of 1,000 seeds, this many see syncs held.
@@ -483,11 +483,11 @@ impl Plan {
         let mut losses = ground.losses_max();
         random.shuffle(&mut kinds);
         kinds.retain(|kind| {
-            let stays = !kind.is_for_good() || losses > 0;
-            losses -= usize::from(kind.is_for_good() && stays);
+            let stays = !kind.is_permanent() || losses > 0;
+            losses -= usize::from(kind.is_permanent() && stays);
             stays
         });
-        // What a wiped replica leaves of the budget may not be enough for others.
+        // The rest of the budget after a wiped replica may not be enough for others.
         let spare = (ground.replicas.saturating_sub(1) / 2).saturating_sub(1);
         if kinds.contains(&Kind::Wipe) {
             let memory = ground.durability == Durability::Memory;
@@ -508,7 +508,7 @@ impl Plan {
         let clustered = [0, 500, 900][random.index(3)];
         let most = if kinds.len() > 8 { 2 } else { 3 };
         for kind in &kinds {
-            let times = if kind.is_for_good() {
+            let times = if kind.is_permanent() {
                 1
             } else {
                 random.between(1, most)

@@ -138,7 +138,7 @@ pub fn history(shape: Shape, random: &mut Random) -> Vec<Operation> {
 
 /// Tells a small lie in a history, of a kind that systems tell: a read of an older or newer value,
 /// a write that is lost or doubled, two answers that change places. Some lies cannot be seen.
-pub fn spoil(operations: &mut [Operation], random: &mut Random) {
+pub fn corrupt(operations: &mut [Operation], random: &mut Random) {
     let answered: Vec<usize> = (0..operations.len())
         .filter(|index| matches!(operations[*index].outcome, Outcome::Answered { .. }))
         .collect();
@@ -159,7 +159,7 @@ pub fn spoil(operations: &mut [Operation], random: &mut Random) {
         false => alike[random.index(alike.len())],
     };
     match random.below(4) {
-        // What was acknowledged never happened: nobody else sees it as failed.
+        // An acknowledged operation never happened: the others see it as failed.
         0 => operations[one].outcome = Outcome::Failed,
         // An answer is that of another operation of its kind.
         1 | 2 => {

@@ -33,9 +33,9 @@ use std::{
 
 /// Commits after healing without which a seed does not count.
 pub(crate) const COMMITS_MIN: u64 = 20;
-/// What is agreed on so soon after healing was in progress before: it may let somebody in who is
+/// A change decided so soon after healing was in progress before: it may let a replica in that is
 /// outside the core, and gone with the others.
-const UNDER_WAY: u64 = 100 * MILLISECOND;
+const IN_PROGRESS: u64 = 100 * MILLISECOND;
 /// Where writes continue until everybody is near, who has not caught up with where the others were
 /// so long ago is behind …
 const NEAR: u64 = SECOND;
@@ -78,7 +78,7 @@ impl LevelAt {
         };
         let level = self.0.get().unwrap_or(*most);
         let reached = least == most || *least >= level;
-        // What is asked later is asked of what is executed until then.
+        // A later request depends on the executions until then.
         self.0.set((!reached).then_some(level));
         reached
     }
@@ -97,11 +97,11 @@ pub(crate) struct Healing {
     pub resumed_after: Option<u64>,
     pub core: Vec<usize>,
     pub partitions: Vec<Partition>,
-    /// Slow links that last: strike, from, to.
+    /// Slow links that last: injection, from, to.
     pub slowed: Vec<(usize, usize, usize)>,
-    /// The protocol promises that the core continues; else a stall is nobody's fault.
+    /// The protocol promises that the core continues; else a stall is no violation.
     viable: bool,
-    /// What was known of the replicas at healing, until what was in progress then is known, too.
+    /// The replicas' states at healing, until those of operations in progress then are known, too.
     states: Option<Vec<NodeState>>,
     /// The leader that was cut off so that others vote.
     pub silenced: Option<usize>,
@@ -111,7 +111,7 @@ pub(crate) struct Healing {
     calm_since: u64,
     /// Since healing some of the core fetched a state without whom the others cannot continue.
     fetch_needed: bool,
-    /// How far somebody of the core had come, and when; of the last while.
+    /// The furthest slot of the core, and when it was reached; of the last while.
     furthest: VecDeque<(u64, Slot)>,
     level: LevelAt,
     pub last_reads: Vec<(usize, Range<usize>)>,
@@ -151,8 +151,8 @@ impl Healing {
         }
     }
 
-    /// A fault that was armed in the first phase, such as a sync that will fail, strikes after
-    /// healing: a replica is down until then.
+    /// A fault armed in the first phase, such as a sync that will fail, takes effect after healing:
+    /// a replica is down until then.
     pub fn injected(&mut self, until: u64) {
         self.calm_since = self.calm_since.max(until);
     }
@@ -232,7 +232,8 @@ impl World {
         })
     }
 
-    /// A learner that may be among the others: nobody needs it, but it must come as far as they.
+    /// A learner that may be among the others: the core does not need it, but it must come as far
+    /// as they.
     fn draw_learner(&mut self) -> Option<usize> {
         let learners = ReplicaSet(self.all.0 & !self.voters.set().0);
         let mut learners = learners.iter().map(ReplicaId::index);
@@ -376,14 +377,14 @@ impl World {
             // Those that have the state may have lost it for a while when their epoch began.
             self.replace_members();
         }
-        if self.now > self.healing.began + UNDER_WAY
+        if self.now > self.healing.began + IN_PROGRESS
             && let Some(states) = self.healing.states.take()
         {
             self.healing.viable = self.viable(&states);
         }
         self.look_for_needed_fetch();
         let most = match self.setup.faults.asynchrony {
-            // What made everybody slow continues.
+            // The cause of the slowness continues.
             true => 10 * CONVERGE_MAX,
             false if self.shape.steady && self.healing.stage == Stage::Commit => STEADY_MAX,
             false => CONVERGE_MAX,
@@ -448,10 +449,11 @@ impl World {
                         self.phase = Phase::Over;
                     }
                 } else if last.iter().any(|(_, reads)| failed(reads)) && self.core_is_level() {
-                    // A fault that was armed in the first phase, such as a sync that will fail, may
-                    // strike now: whoever stopped by it is asked once it is back, as nothing would
-                    // ever answer or fail what is asked of a replica that does not run. Who has
-                    // answered is not asked again: where answers take long, some would always fail.
+                    // A fault armed in the first phase, such as a sync that will fail, may take
+                    // effect now: a replica that it stops is asked once it is back, as a request to
+                    // a replica that does not run would never be answered or fail. A replica that
+                    // has answered is not asked again: where answers take long, some would always
+                    // fail.
                     let again: Vec<usize> = last
                         .iter()
                         .filter(|(_, reads)| failed(reads))

@@ -1,4 +1,4 @@
-//! What the clients saw: every operation with when it was invoked and how it ended.
+//! The clients' observations: every operation with the times of its invocation and its end.
 //!
 //! ```text
 //!   invoke ──► Open ──┬─► Done(reply)      happened between invocation and completion
@@ -14,7 +14,7 @@ use crate::{
 };
 use quintet_replica::CommandId;
 
-/// What can be asked of a replicated machine.
+/// The operations of a replicated machine.
 pub trait Asked {
     /// Whether it changes nothing.
     fn is_read(&self) -> bool;
@@ -35,13 +35,13 @@ impl Asked for Call {
 /// How an operation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate<R = Reply> {
-    /// Under way.
+    /// In progress.
     Open,
     /// Answered at this ordinal.
     Done(u64, R),
     /// The client was told that it was not executed.
     Failed,
-    /// Nobody will ever tell.
+    /// The outcome remains unknown.
     Uncertain,
 }
 
@@ -52,7 +52,7 @@ pub struct Recorded<O = Operation, R = Reply> {
     pub client: u16,
     /// On which key; 0 when the operation names its keys itself.
     pub key: u32,
-    /// What.
+    /// The operation.
     pub operation: O,
     /// The ordinal of its invocation.
     pub invoked: u64,

@@ -1,7 +1,7 @@
 //! Votes that wait for their disks while others continue.
 //!
 //! ```text
-//!   somebody crashes, or some come back at once ──► first vote handed to a disk
+//!   a replica crashes, or some come back at once ──► first vote handed to a disk
 //!     ──► syncs of all others are held, some do not hear of it, and who voted first falls silent
 //!     ──► second one stands: the held votes end now and its own is held, one voter is cut off
 //!         bit by bit; or some who wait for their disks crash
@@ -25,14 +25,14 @@ const VOTE_MAX: u64 = 400 * MILLISECOND;
 /// Everything has ended after so long.
 const LONGEST: u64 = 3_000 * MILLISECOND;
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Votes are watched from now on.
     Watch,
-    /// Nobody has voted: the leader falls silent, and syncs are held.
+    /// No replica has voted: the leader falls silent, and syncs are held.
     Silence,
-    /// Who voted first falls silent.
+    /// The first voter falls silent.
     First,
     /// The voter that is cut off hears nothing any more.
     Deaf,
@@ -46,7 +46,7 @@ pub(crate) enum Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nobody has voted yet.
+    /// No replica has voted yet.
     Waiting,
     /// This one has voted first, and this one is to stand next.
     Voting { first: usize, next: Option<usize> },
@@ -60,7 +60,7 @@ pub(crate) struct Holding {
     injection: u16,
     stage: Stage,
     watches: bool,
-    /// Who has handed over a vote since the first one did.
+    /// The replicas that have handed over a vote since the first one did.
     voted: Vec<bool>,
     /// The voter that is cut off.
     victim: Option<usize>,
@@ -68,7 +68,7 @@ pub(crate) struct Holding {
 }
 
 impl World {
-    /// Somebody crashes, or several come back at once; the votes that follow wait for their disks.
+    /// A replica crashes, or several come back at once; the votes that follow wait for their disks.
     pub fn hold_syncs(&mut self, index: usize, down: u64) -> Option<u64> {
         if self.holding.is_some() {
             return None;
@@ -332,8 +332,8 @@ impl World {
         }
     }
 
-    /// Nobody has voted for anything: the leader, or any, falls silent, and all syncs are held for
-    /// a while; some who wait for them crash.
+    /// No replica has voted: the leader, or any, falls silent, and all syncs are held for a while;
+    /// some replicas that wait for them crash.
     fn silence_leader(&mut self) {
         let silent = self.leader().or_else(|| self.draw_running());
         if let Some(silent) = silent {

@@ -1,15 +1,15 @@
-//! Faults as they strike a running world.
+//! The effects of faults on a running world.
 //!
 //! ```text
-//!   Strike ──► within the budget? ──no──► later, a few times
+//!   Inject ──► within the budget? ──no──► later, a few times
 //!                 │ yes
 //!                 ▼
 //!              takes effect (counted) ──duration──► InjectionEnds ──► undone
 //! ```
 //!
 //! The budget is the promise of the protocol: those that have lost their data permanently, and in
-//! memory durability those that have forgotten and not yet recovered, must leave a set that the
-//! protocol calls viable. In disk durability every replica may crash: the disks survive.
+//! memory durability those that have lost their state and not yet recovered, must leave a set that
+//! the protocol calls viable. In disk durability every replica may crash: the disks survive.
 
 use crate::{
     clock::{MILLISECOND, SECOND},
@@ -28,7 +28,7 @@ const TRIES_MAX: u8 = 12;
 const MOMENT_MAX: u64 = 700 * MILLISECOND;
 
 impl World {
-    /// What is known of each replica if those in `dying` crashed now.
+    /// The state of each replica if those in `dying` crashed now.
     fn states(&self, dying: &[usize]) -> Vec<NodeState> {
         (self.processes.iter().enumerate())
             .map(|(id, process)| {
@@ -38,22 +38,22 @@ impl World {
                 let remembers = match &process.node {
                     None => process.boot == 0,
                     Some(_) if dies => false,
-                    // The first run has forgotten nothing.
+                    // The first run has lost nothing.
                     Some(_) if process.boot == 1 => true,
                     Some(node) => node.protocol_status().voting,
                 };
                 let memory = self.durability_of(id) == Durability::Memory;
-                let forgot = (memory && !remembers) || (learns && dies) || process.is_damaged();
+                let state_lost = (memory && !remembers) || (learns && dies) || process.is_damaged();
                 NodeState {
                     id: ReplicaId(id as u16),
-                    up: !forgot && !process.is_lost(),
-                    forgot,
+                    up: !state_lost && !process.is_lost(),
+                    state_lost,
                 }
             })
             .collect()
     }
 
-    /// What is known of each replica now.
+    /// The state of each replica now.
     pub fn all_states(&self) -> Vec<NodeState> {
         self.states(&[])
     }
@@ -84,7 +84,7 @@ impl World {
         (!running.is_empty()).then(|| running[self.random.index(running.len())])
     }
 
-    /// Who calls itself the leader, in the highest view that one does.
+    /// The replica that reports itself as the leader, in the highest view that has one.
     pub fn leader(&self) -> Option<usize> {
         let leads = |(id, process): (usize, &Process)| {
             let status = process.node.as_ref()?.protocol_status();
@@ -95,8 +95,8 @@ impl World {
     }
 
     /// The clients invoke what they have, so that a fault finds much in progress.
-    fn rouse_clients(&mut self) {
-        if self.random.chance(self.shape.rouse) {
+    fn wake_clients(&mut self) {
+        if self.random.chance(self.shape.wake_rate) {
             for client in 0..self.clients.len() {
                 let at = self.now + self.random.below(5 * MILLISECOND);
                 self.queue.push(
@@ -112,13 +112,13 @@ impl World {
     /// A fault of the plan begins.
     pub fn inject(&mut self, index: usize, tries: u8) {
         if self.phase != Phase::Safety {
-            // The first phase ended before its time had come: nothing new strikes a healed core.
+            // The first phase ended before its time had come: no new fault affects a healed core.
             self.injections_open -= 1;
             return;
         }
         let injection = self.plan.injections[index];
         let (kind, duration) = (injection.kind, injection.duration);
-        self.rouse_clients();
+        self.wake_clients();
         match self.try_inject(index, kind, duration) {
             Some(lasts) => {
                 self.trace.say(self.now, || {
@@ -411,7 +411,7 @@ impl World {
                 if !disk.damage_promise(both, &mut self.random) {
                     return None;
                 }
-                let harm = if both { Harm::ForGood } else { Harm::None };
+                let harm = if both { Harm::Permanent } else { Harm::None };
                 self.processes[node].damaged = Some((kind, harm));
                 let down = self.random_down();
                 self.crash_for(node, down);
@@ -423,7 +423,7 @@ impl World {
             _ => Some(Damage::Rot),
         };
         // A fetched state is restored in pieces, and a replica that finds it damaged half way stops
-        // and says so: the fault that rots it is to come when nobody reads it.
+        // and reports it. So the fault that damages it must come when no replica reads it.
         let reads = |node: &Node| damage.is_none() && node.is_fetching();
         if self.processes[node].node.as_ref().is_some_and(reads) || !self.may_lose(node) {
             return None;
@@ -439,7 +439,7 @@ impl World {
         self.trace
             .say(self.now, || format!("r{node} {} on its disk", kind.name()));
         self.processes[node].damaged = Some((kind, Harm::Forgets));
-        // Nobody looks before the next start.
+        // No process reads it before the next start.
         let down = self.random_down();
         let stops = self.random.below(300 * MILLISECOND);
         let (node, boot) = (node as u16, self.processes[node].boot);
@@ -620,7 +620,7 @@ impl World {
             let other = other as u16;
             self.queue.push(at, Event::SnapshotWanted { node: other });
         }
-        self.rouse_clients();
+        self.wake_clients();
         Some(away + MOMENT_MAX + down)
     }
 
@@ -631,8 +631,9 @@ impl World {
         });
     }
 
-    /// The leader stands still until its successor has crashed, or not much longer. Where nobody
-    /// leads, any stands still, and who promises something meanwhile is taken for the successor.
+    /// The leader stands still until its successor has crashed, or not much longer. Without a
+    /// leader, any replica stands still, and one that promises something meanwhile is taken for the
+    /// successor.
     fn hunt_leader(&mut self, duration: u64) -> Option<u64> {
         let leader = match self.led {
             true => self.leader()?,
@@ -649,8 +650,8 @@ impl World {
         Some(still + MOMENT_MAX + duration)
     }
 
-    /// Somebody leads, in this view, or has promised something: if it is the one that was waited
-    /// for, it crashes soon.
+    /// A replica leads, in this view, or has promised something: if it is the awaited one, it
+    /// crashes soon.
     pub fn found_leader(&mut self, index: usize, view: Option<u64>) {
         let Some((before, down)) = self.hunted else {
             return;
@@ -664,7 +665,7 @@ impl World {
             return;
         }
         self.hunted = None;
-        // Somebody took over from the one that stands still: that alone is an effect.
+        // A successor took over from the one that stands still: that alone is an effect.
         self.effective(Kind::CrashNewLeader.name());
         if !self.may_crash(&[index]) {
             return;
@@ -716,7 +717,7 @@ impl World {
     }
 
     /// The voter has crashed: whom it voted for stands still soon, and the silenced leader reaches
-    /// the voter again. If the vote was forgotten, both may continue.
+    /// the voter again. If the vote was lost, both may continue.
     pub fn after_vote(&mut self, voter: usize) {
         let Some(leader) = self.healing.silenced.take() else {
             return;
@@ -735,7 +736,7 @@ impl World {
                 },
             );
         }
-        self.rouse_clients();
+        self.wake_clients();
     }
 
     fn begin_partition(&mut self, index: usize, kind: Kind) {
@@ -937,7 +938,7 @@ impl World {
             }
             _ => {}
         }
-        // A fault that nobody noticed strikes once more.
+        // A fault without effect is injected once more.
         let noticed =
             self.effects.contains_key(kind.name()) || self.network.counts.contains_key(kind.name());
         let again = &mut self.plan.injections[index].again;
@@ -1008,12 +1009,12 @@ impl World {
         }
     }
 
-    /// What the protocol may be told of `core` when everybody else is out of reach.
+    /// The protocol's input about `core` when all others are out of reach.
     pub fn is_viable(&self, core: &[usize]) -> bool {
         self.viable(&self.core_states(core))
     }
 
-    /// What is known of each replica when everybody outside `core` is out of reach.
+    /// The state of each replica when all outside `core` are out of reach.
     pub fn core_states(&self, core: &[usize]) -> Vec<NodeState> {
         let mut states = self.states(&[]);
         for state in &mut states {

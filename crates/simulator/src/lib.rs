@@ -20,13 +20,13 @@
 
 #![forbid(unsafe_code)]
 
+mod bugs;
 mod campaign;
 pub mod checkers;
 mod clock;
 mod configuration;
 pub mod conformance;
 mod decisions;
-mod depict;
 mod disk;
 mod drawing;
 mod endings;
@@ -48,12 +48,12 @@ mod panics;
 mod past;
 pub mod performance;
 mod picture;
-mod plants;
 mod process;
 mod queue;
 mod random;
 pub mod recording;
 mod remote;
+mod rendering;
 mod replacement;
 mod replay;
 mod routes;
@@ -70,6 +70,7 @@ pub mod transcript;
 mod workload;
 mod world;
 
+pub use bugs::bugs;
 pub use campaign::{
     Campaign, CampaignError, CampaignReport, OPERATIONS_DEFAULT, Progress, SeedReport, Story, run,
     run_entry, trace,
@@ -77,7 +78,6 @@ pub use campaign::{
 pub use explore::{Bounds, Exploration, ExploreError, ExploreProgress, LEAP_MS, explore};
 pub use faults::FaultSet;
 pub use network::Transport;
-pub use plants::plants;
 pub use random::Random;
 pub use replay::{ReplayError, Replayed, Script, Size};
 pub use service::Service;

@@ -15,7 +15,7 @@ use quintet_replica::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Look at the value.
@@ -35,7 +35,7 @@ pub enum Operation {
     Add(u64),
 }
 
-/// What a client gets.
+/// A client's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// The value read: a register or counter as `(0, value)`, a list as `(length, hash)`.
@@ -326,7 +326,7 @@ impl StateMachine for Registers {
     }
 }
 
-/// What a replica's executor did, in order.
+/// The executions of a replica, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executed {
     /// A batch begins.
@@ -349,7 +349,7 @@ pub enum Executed {
     },
 }
 
-/// What recorders wrote and checkers have not read yet.
+/// The records that checkers have not read yet.
 pub type Record = Arc<Mutex<Vec<Executed>>>;
 
 /// A read that a replica's executor answered from its state.
@@ -361,11 +361,11 @@ pub struct Queried {
     pub position: u64,
     /// The time it was given.
     pub time: CommandTime,
-    /// What it answered.
+    /// Its reply.
     pub reply: Vec<u8>,
 }
 
-/// What was read and checkers have not looked at yet.
+/// The reads that checkers have not looked at yet.
 pub type Queries = Arc<Mutex<Vec<Queried>>>;
 
 /// Writes down what the machine inside executes.

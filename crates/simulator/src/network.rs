@@ -24,7 +24,7 @@ use quintet_replica::{Bytes, Lane, Link};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, collections::VecDeque};
 
-/// What the transport below the protocol promises.
+/// The promise of the transport below the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
@@ -150,7 +150,7 @@ struct Pair {
     connecting: bool,
 }
 
-/// What became of a frame given to [`Network::send`].
+/// The outcome of a frame given to [`Network::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// It is in progress, held back, or lost by chance.
@@ -386,7 +386,7 @@ impl Network {
         })
     }
 
-    /// Breaks the connection. What is in flight in each direction is lost behind a drawn point.
+    /// Breaks the connection. Frames in flight in each direction are lost behind a drawn point.
     /// Gives false when there was none, else by when the last frame will have arrived.
     pub fn reset(&mut self, a: usize, b: usize, now: u64) -> Option<u64> {
         let pair = self.pair(a, b);
@@ -465,7 +465,7 @@ impl Network {
             .collect()
     }
 
-    /// Everything that was held back goes on its way.
+    /// All frames that were held back are sent.
     pub fn unblock(&mut self, from: usize, to: usize, now: u64, queue: &mut Queue<Event>) {
         let direction = self.direction(from, to);
         direction.blocked = false;
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_now_never_arrives() {
+    fn frame_cut_in_flight_never_arrives() {
         let (mut network, mut queue) = network(Transport::Stream);
         network.connect(0, 1, 0);
         for byte in 0..20 {

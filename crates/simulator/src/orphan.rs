@@ -7,8 +7,8 @@
 //!         wait for it
 //! ```
 //!
-//! What a client was told must be found by those who continue, though the only one that knew where
-//! it stands is gone. Where one of them has just forgotten what it said, that counts no more.
+//! The remaining replicas must find a write that a client was told of, though the only replica that
+//! knew where it stands is gone. Where one of them has just lost what it said, that counts no more.
 
 use crate::{
     clock::MILLISECOND,
@@ -18,13 +18,13 @@ use crate::{
     world::{Phase, World},
 };
 
-/// Who crashed before is waited for up to this long, in steps.
+/// The time, in steps, to wait for a replica that crashed before.
 const BACK_MAX: u64 = 300 * MILLISECOND;
 const BACK_STEP: u64 = 4 * MILLISECOND;
 /// Everything has ended after so long.
 const LONGEST: u64 = 500 * MILLISECOND;
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// This one crashes, and is back before it is suspected.
@@ -41,7 +41,7 @@ pub(crate) struct Orphan {
     injection: u16,
     leader: usize,
     boot: u32,
-    /// Who is to vote again before, and until when it is waited for.
+    /// The replica that must vote again before, and the limit of the wait for it.
     back: Option<(usize, u64)>,
 }
 
@@ -96,7 +96,7 @@ impl World {
             return;
         };
         let leader = orphan.leader;
-        let runs = self.lives(leader as u16, orphan.boot) && !self.processes[leader].is_dying();
+        let runs = self.runs(leader as u16, orphan.boot) && !self.processes[leader].is_dying();
         if self.phase != Phase::Safety || !runs {
             return;
         }
@@ -116,7 +116,7 @@ impl World {
             }
             Step::Unheard if self.is_awaited(orphan) => self.orphan_at(BACK_STEP, Step::Unheard),
             Step::Unheard => {
-                // Whatever comes of it: clients hear what replicas do not.
+                // The outcome does not matter: clients hear what replicas do not.
                 self.effective(Kind::OrphanedLeader.name());
                 let others = (0..self.replicas_max()).filter(|other| *other != leader);
                 let links: Vec<_> = others.map(|other| (leader, other)).collect();
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Whether somebody who crashed does not vote yet.
+    /// Whether a replica that crashed does not vote yet.
     fn is_awaited(&self, orphan: Orphan) -> bool {
         let votes = |id: usize| {
             let node = self.processes[id].node.as_ref();

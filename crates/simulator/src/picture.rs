@@ -22,7 +22,7 @@ const TOP: usize = 44;
 const LABEL_MAX: usize = 22;
 const NOTE_MAX: usize = 70;
 
-/// What kind of thing a note tells of.
+/// The subject of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -60,7 +60,7 @@ struct Shade {
     text: String,
 }
 
-/// What is drawn. Things are told in the order in which they happen.
+/// The contents of a drawing. Things are told in the order in which they happen.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scene {
     lanes: Vec<String>,
@@ -401,7 +401,7 @@ fn draw_arrow(
         (false, Some(_)) => ("arrow", "head"),
         (false, None) => ("arrow open", "open"),
     };
-    // What has not arrived when the picture ends points at where it was going.
+    // An arrow of a frame that has not arrived when the picture ends points at its destination.
     let (right, bottom) = match arrow.arrived {
         Some(row) => (to, y(row)),
         None if to > from => (from + (to - from) / 3, (top + ROW / 2).min(end)),
@@ -504,7 +504,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_shows_lanes_arrows_losses_shades_and_violation_and_loads_nothing() {
+    fn page_shows_all_marks_and_loads_no_resources() {
         let mut scene = Scene::new(vec!["r0".into(), "r1".into()]);
         let idle = scene.lane("c9");
         let client = scene.lane("c0");

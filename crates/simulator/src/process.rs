@@ -9,13 +9,14 @@
 //!   boot ──► recovers from the disk ──► runs ──► crash ──► (restart) ──► boot
 //! ```
 //!
-//! In memory durability a restart finds its promise and nothing else: `forgot` is set and it runs
-//! under a new incarnation.
+//! In memory durability a restart finds its promise and nothing else: `state_lost` is set and it
+//! runs under a new incarnation.
 
 mod epochs;
 mod starts;
 
 use crate::{
+    bugs::{APPLIED_TWICE, UNCOMPARED},
     checkers::{
         Violation,
         speculated::{Run, Speculated},
@@ -27,7 +28,6 @@ use crate::{
     faults::Kind,
     machine::{Executed as Recorded, Queried, Queries, Record, Recorder},
     network::Network,
-    plants::{APPLIED_TWICE, UNCOMPARED},
     stored_epoch,
     timers::Timers,
     workload::{Request, Server},
@@ -35,8 +35,8 @@ use crate::{
 };
 use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, CommandTime, Control, Deadline, Descriptor, Durability,
-    Epoch, EpochNumber, Executed, FrameError, FrontendId, GroupId, HaltKind, Incarnation, Input,
-    Level, Link, NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients,
+    Epoch, EpochNumber, Executed, FrameError, FrontendId, GroupId, HaltKind, Incarnation, Injected,
+    Input, Level, Link, NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Recipients,
     ReplicaId, ReplicaSet, Slot, SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake,
     World as Outside, Write, journal::JournalError, put_frame,
 };
@@ -45,7 +45,7 @@ use std::{
     sync::PoisonError,
 };
 
-/// What waits for a replica.
+/// The inputs that wait for a replica.
 #[derive(Debug)]
 pub(crate) enum Item {
     Frame(Peer, Time, Bytes),
@@ -58,15 +58,15 @@ pub(crate) enum Item {
     Requests(Level, Vec<Request>),
 }
 
-/// What damage of a disk may come to.
+/// The possible effects of damage to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Harm {
-    /// The disk can mend it by itself.
+    /// The disk can repair it by itself.
     None,
-    /// The replica comes back as one that has forgotten.
+    /// The replica comes back as one that has lost its state.
     Forgets,
     /// The replica never comes back.
-    ForGood,
+    Permanent,
 }
 
 /// A crash that waits for its moment.
@@ -118,13 +118,13 @@ pub(crate) struct Process {
     pub armed: Option<(Armed, u64)>,
     /// It was asked to stop and will.
     pub stopping: bool,
-    /// After so many turns that send something its connections break.
+    /// After this many turns that send something its connections break.
     pub resets: u8,
     /// It crashes soon after its next start and stays down for so long.
     pub crash_at_boot: Option<u64>,
     /// It crashes when it next fetches a peer's state and stays down for so long.
     pub crash_in_transfer: Option<u64>,
-    /// What damaged its disk, unnoticed so far.
+    /// The damage of its disk, unnoticed so far.
     pub damaged: Option<(Kind, Harm)>,
     /// It lost something durable, and what it may have acknowledged is not all here again.
     repairing: bool,
@@ -138,7 +138,7 @@ pub(crate) struct Process {
     durable: PersistId,
     /// It will never start again.
     pub gone: bool,
-    /// What it is configured with, as shown to peers.
+    /// Its configuration, as shown to peers.
     pub descriptor: Bytes,
     /// It is configured otherwise than the others, who refuse it.
     pub refused: bool,
@@ -146,7 +146,7 @@ pub(crate) struct Process {
     pub directory: u64,
     /// The epoch in which another replica has its row.
     pub replaced_in: Option<(Descriptor, Executed)>,
-    /// What it knows of its peers' directories.
+    /// Its view of its peers' directories.
     peers: BTreeMap<usize, u64>,
     /// Nothing was ever written to its disk.
     fresh: bool,
@@ -162,7 +162,7 @@ pub(crate) struct Process {
     handled: u64,
 }
 
-/// What a handler of one replica may look at.
+/// The environment of a handler of one replica.
 struct View<'a> {
     now: Time,
     clock: ClockReading,
@@ -236,16 +236,16 @@ impl Process {
         }
     }
 
-    /// Whether it will crash or stop of the fault that struck it.
+    /// Whether it will crash or stop of the fault injected into it.
     pub fn is_dying(&self) -> bool {
         let waits = self.armed.is_some() || self.crash_in_transfer.is_some();
         waits || self.stopping || self.disk.is_failing()
     }
 
-    /// Whether it has lost its data for good, or will find so at its next start; or nobody works
-    /// with it.
+    /// Whether it has lost its data permanently, or will find so at its next start; or no member
+    /// works with it.
     pub const fn is_lost(&self) -> bool {
-        self.gone || self.refused || matches!(self.damaged, Some((_, Harm::ForGood)))
+        self.gone || self.refused || matches!(self.damaged, Some((_, Harm::Permanent)))
     }
 
     /// Whether the others must bring back what its disk no longer holds.
@@ -254,14 +254,14 @@ impl Process {
         self.repairing || self.lacks || lacks || matches!(self.damaged, Some((_, Harm::Forgets)))
     }
 
-    /// Somebody has emptied its data directory.
+    /// An operator has emptied its data directory.
     pub fn wipe(&mut self) {
         self.disk.wipe();
         self.peers.clear();
         self.directory += 1;
         self.fresh = true;
         self.incarnation = Incarnation(1);
-        self.damaged = Some((Kind::Wipe, Harm::ForGood));
+        self.damaged = Some((Kind::Wipe, Harm::Permanent));
         (self.repairing, self.repaired_at) = (false, None);
     }
 
@@ -324,29 +324,29 @@ impl World {
         let frontend = self.embedded_next;
         self.embedded.retain(|_, node| usize::from(*node) != index);
         self.embedded.insert(frontend, index as u16);
-        let retries_syncs = self.plant_is("fsync_error_then_retry");
+        let retries_syncs = self.bug_is("fsync_error_then_retry");
         let process = &mut self.processes[index];
-        let planted = Planted::of(&epoch.options);
-        process.disk.plant(planted, retries_syncs);
+        let injected = Injected::of(&epoch.options);
+        process.disk.bug(injected, retries_syncs);
         process.lacks = false;
         let first_boot = std::mem::take(&mut process.fresh);
         process.boot += 1;
-        let forgot = memory || process.repairing;
-        process.incarnation.0 += u64::from(forgot);
+        let state_lost = memory || process.repairing;
+        process.incarnation.0 += u64::from(state_lost);
         let members = epoch.members;
         let with = (kept, members - 1 > members / 2);
         let opened = process
             .disk
-            .open(starts::owner(&epoch, index), first_boot, forgot, with);
+            .open(starts::owner(&epoch, index), first_boot, state_lost, with);
         let found = match opened {
             Ok(found) => found,
             Err(error) => return self.refuse(index, &error),
         };
         let twice = configuration.other_machine
-            || (self.plant_is(APPLIED_TWICE) && index + 1 == self.setup.replicas);
+            || (self.bug_is(APPLIED_TWICE) && index + 1 == self.setup.replicas);
         let process = &mut self.processes[index];
         if found.lost {
-            process.incarnation.0 += u64::from(!forgot);
+            process.incarnation.0 += u64::from(!state_lost);
             process.repairing = true;
         }
         process.repaired_at = None;
@@ -385,8 +385,8 @@ impl World {
         let (boot, incarnation) = (process.boot, process.incarnation);
         self.trace.say(self.now, || {
             format!(
-                "r{index} boots (run {boot}, {incarnation}, forgot {}, {} records, promise {})",
-                recovered.forgot,
+                "r{index} boots (run {boot}, {incarnation}, state lost {}, {} records, promise {})",
+                recovered.state_lost,
                 recovered.records.len(),
                 recovered.promise.is_some()
             )
@@ -396,7 +396,7 @@ impl World {
             Ok(node) => node,
             Err(error) => return self.violate(Violation::new("options", error.to_string())),
         };
-        if !self.plant_is(UNCOMPARED) {
+        if !self.bug_is(UNCOMPARED) {
             node = node.with_descriptor(descriptor.encode()).with_base(base);
         }
         let process = &mut self.processes[index];
@@ -682,7 +682,7 @@ impl World {
         let moved = executed != process.executed || entered;
         (process.executed, process.epoch) = (executed, epoch);
         process.met = process.met.max(epoch);
-        // What a replica has that follows an epoch is no state.
+        // A replica's part that follows an epoch is no state.
         let follows = node.is_between_epochs() && node.is_fetching();
         let state = (moved && !follows).then(|| node.state_digest());
         let fetching = node.is_fetching();
@@ -731,7 +731,7 @@ impl World {
             self.trace.feed(digest);
         }
         if !speculates {
-            // Whatever was executed is looked at, though the node should not say that it was.
+            // Every execution is checked, though the node should not report that it happened.
             if moved || !fetching {
                 self.check_executed(index);
                 self.check_state(index, epoch, executed.0, state);
@@ -739,7 +739,7 @@ impl World {
         }
     }
 
-    /// What is not final yet is compared when it is.
+    /// Executions that are not final yet are compared when they are.
     fn check_speculated(&mut self, index: usize, mut run: Run, moved: bool, stable: Slot) {
         let process = &mut self.processes[index];
         process.take_record(&mut run.record);
@@ -799,7 +799,7 @@ impl World {
         self.give(index, Item::Persisted(upto));
     }
 
-    /// What was forgotten is here again, durably.
+    /// Lost data is here again, durably.
     fn repaired(&mut self, index: usize) {
         let process = &mut self.processes[index];
         process.repaired_at = None;
@@ -977,7 +977,7 @@ impl World {
                 disk.snapshot_begin(id, (fetched, durable), kept);
             }
             Output::SnapshotAppend(_) if self.processes[index].disk.is_full() => {
-                if self.processes[index].disk.snapshot_under_way() {
+                if self.processes[index].disk.snapshot_in_progress() {
                     self.processes[index].disk.snapshot_abandon();
                     self.effective(Kind::DiskFull.name());
                     self.give(index, Item::SnapshotFailed);

@@ -55,14 +55,14 @@ impl Random {
         Some(decisions.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What follows is decided while `event` is handled.
+    /// The following decisions are made while `event` is handled.
     pub(crate) fn begin(&self, event: &Event) {
         if let Some(mut decisions) = self.decisions() {
             decisions.begin(event);
         }
     }
 
-    /// What follows is decided for `scope`; gives for whom it was before.
+    /// The following decisions are made for `scope`; returns the scope before.
     pub(crate) fn enter(&self, scope: Scope) -> Scope {
         self.decisions()
             .map_or(scope, |mut decisions| decisions.enter(scope))
@@ -87,7 +87,7 @@ impl Random {
         drawn
     }
 
-    /// What the turn in progress does, for people who read the script.
+    /// The actions of the turn in progress, for people who read the script.
     pub(crate) fn does(&self, what: impl FnOnce() -> Vec<String>) {
         if let Some(mut decisions) = self.decisions() {
             decisions.does(what());
@@ -134,7 +134,7 @@ impl Random {
     #[track_caller]
     pub fn chance(&mut self, per_mille: u64) -> bool {
         let drawn = self.scaled(1000) < per_mille;
-        // What is certain is nobody's decision.
+        // A certain outcome is no decision.
         if per_mille == 0 || per_mille >= 1000 {
             return drawn;
         }

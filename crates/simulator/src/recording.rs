@@ -32,7 +32,7 @@ pub enum Outcome {
     Answered {
         /// When.
         at: u64,
-        /// What.
+        /// The answer.
         answer: Answer,
     },
     /// It was carried out, and what was answered is not known.
@@ -42,7 +42,7 @@ pub enum Outcome {
     },
     /// It was certainly not executed.
     Failed,
-    /// Nobody knows: it may take effect at any time after its invocation, or never.
+    /// The outcome is unknown: it may take effect at any time after its invocation, or never.
     Unknown,
 }
 
@@ -60,9 +60,9 @@ impl Outcome {
 /// One operation of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Who asked.
+    /// The client.
     pub client: Arc<str>,
-    /// What.
+    /// The call.
     pub call: Call,
     /// When, by a clock that all clients share.
     pub invoked: u64,
@@ -78,7 +78,7 @@ pub enum RecordingError {
     Line {
         /// Which, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
     /// It cannot be read.
@@ -225,7 +225,7 @@ impl Line {
     }
 }
 
-/// What a line says.
+/// The contents of a line.
 enum Said {
     /// A history begins; its name, if it has one.
     Begins(String),
@@ -260,7 +260,7 @@ fn parse(text: &[u8]) -> Result<Said, String> {
 /// A history as it was read.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// What its header calls it.
+    /// The name in its header.
     pub name: String,
     /// Its operations, in the order of the file.
     pub operations: Vec<Operation>,

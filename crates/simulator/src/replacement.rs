@@ -93,7 +93,7 @@ impl World {
                 *at != row && is_in(process) && states[*at].up && reached
             });
             let least = match self.phase {
-                // Nobody needs one that was none.
+                // An incarnation that was none is not needed.
                 _ if self.processes[row].boot == 0 => 1,
                 Phase::Safety => voters.len() / 2 + 1,
                 // No replica is lost any more.
@@ -127,8 +127,8 @@ impl World {
         self.queue.push(at, Event::Restart { node: row as u16 });
     }
 
-    /// What is known of a row in the later one of two replicas' epochs: whether the replica in it
-    /// is the one that belongs there. Nothing where it has been the same from the beginning.
+    /// The state of a row in the later one of two replicas' epochs: whether the replica in it is
+    /// the one that belongs there. Nothing where it has been the same from the beginning.
     pub(crate) fn belongs(&self, at: usize, peer: usize) -> Option<bool> {
         let shown = [at, peer].map(|it| &self.processes[it].descriptor);
         let number = |bytes| SuccessorPrefix::read(bytes).map(|it| it.number);

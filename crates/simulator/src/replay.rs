@@ -6,9 +6,9 @@
 //!            edited, shrunk ┘ └──► the same world again, bit for bit ◄───────────┘
 //! ```
 //!
-//! What a script does not mention does not happen: no fault, no turn of a client; and what is not
-//! chosen takes its calm value: no loss, the least delay, the first of several. The format is
-//! described in `docs/design/replay-scripts.md`.
+//! An event that a script does not mention does not happen: no fault, no turn of a client. A
+//! decision that it does not choose takes its calm value: no loss, the least delay, the first of
+//! several. The format is described in `docs/design/replay-scripts.md`.
 
 use crate::{
     campaign::{Campaign, CampaignError, SeedReport, report, run_world},
@@ -28,17 +28,17 @@ pub use file::ReplayError;
 pub(crate) struct Fault {
     /// Its number in the plan that it was drawn in: its choices go by that.
     pub number: u16,
-    /// What the plan says of it.
-    pub strike: toml::Table,
+    /// The plan's entry for it.
+    pub inject: toml::Table,
 }
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// What runs. Its seeds are one.
+    /// The case to run. Its seeds are one.
     pub campaign: Campaign,
     pub limits: Limits,
-    pub goes_on: bool,
+    pub continues: bool,
     pub faults: Vec<Fault>,
     pub turns: Vec<TurnAt>,
     pub does: Does,
@@ -48,7 +48,7 @@ pub(crate) struct Case {
     pub profiles: std::collections::BTreeMap<String, toml::Value>,
 }
 
-/// What a run of a case gave.
+/// The result of a run of a case.
 pub(crate) struct Outcome {
     pub report: SeedReport,
     pub made: Made,
@@ -93,14 +93,14 @@ impl Case {
             ..campaign.clone()
         };
         let made = outcome.made.clone();
-        let strikes = (made.profiles.get("plan"))
-            .and_then(|plan| plan.get("strikes")?.as_array().cloned())
+        let injections = (made.profiles.get("plan"))
+            .and_then(|plan| plan.get("injections")?.as_array().cloned())
             .unwrap_or_default();
-        let faults = (strikes.into_iter().enumerate())
-            .filter_map(|(number, strike)| match strike {
-                toml::Value::Table(strike) => Some(Fault {
+        let faults = (injections.into_iter().enumerate())
+            .filter_map(|(number, inject)| match inject {
+                toml::Value::Table(inject) => Some(Fault {
                     number: number as u16,
-                    strike,
+                    inject,
                 }),
                 _ => None,
             })
@@ -114,7 +114,7 @@ impl Case {
                 events_max: outcome.report.events * 2 + 20_000,
                 ..Limits::default()
             },
-            goes_on: false,
+            continues: false,
             faults,
             turns: made.turns,
             does: made.does,
@@ -139,15 +139,18 @@ impl Case {
         for kind in self
             .faults
             .iter()
-            .filter_map(|fault| fault.strike.get("kind"))
+            .filter_map(|fault| fault.inject.get("kind"))
         {
             if !kinds.contains(kind) {
                 kinds.push(kind.clone());
             }
         }
-        let strikes = self.faults.iter().map(|fault| fault.strike.clone().into());
+        let injections = self.faults.iter().map(|fault| fault.inject.clone().into());
         plan.insert("kinds".into(), kinds.into());
-        plan.insert("strikes".into(), toml::Value::Array(strikes.collect()));
+        plan.insert(
+            "injections".into(),
+            toml::Value::Array(injections.collect()),
+        );
         plan.into()
     }
 
@@ -162,7 +165,7 @@ impl Case {
             drawn: self.drawn.clone(),
             turns: self.turns.clone(),
             faults: self.faults.iter().map(|fault| fault.number).collect(),
-            goes_on: self.goes_on,
+            continues: self.continues,
         };
         let mut setup = self.campaign.setup(entry, self.seed(), watched);
         setup.picture = watched;
@@ -180,7 +183,7 @@ pub struct Script {
     pub(crate) expect: Expect,
 }
 
-/// What a script gave when it ran.
+/// The result of a script's run.
 #[derive(Clone, Debug)]
 pub struct Replayed {
     /// The run, checked.
@@ -218,7 +221,7 @@ impl Script {
         self.case.write(&self.expect, command)
     }
 
-    /// What runs.
+    /// The campaign to run.
     #[must_use]
     pub const fn campaign(&self) -> &Campaign {
         &self.case.campaign
@@ -282,7 +285,7 @@ impl Script {
 pub struct Size {
     /// Replicas.
     pub replicas: usize,
-    /// Strikes of faults.
+    /// Injections of faults.
     pub faults: usize,
     /// Operations of clients.
     pub operations: usize,

@@ -1,4 +1,5 @@
-//! Who takes part in the protocol of each epoch, as its replicas tell, and who could continue.
+//! The members that take part in the protocol of each epoch, as its replicas report, and those that
+//! could continue.
 //!
 //! ```text
 //!   epoch begun ──► its protocol, where it begins     replica tells a route ──► of its epoch
@@ -14,7 +15,7 @@ use quintet_replica::{
 };
 use std::collections::BTreeMap;
 
-/// Who takes part in a protocol, in its order.
+/// The members that take part in a protocol, in its order.
 type Route = Vec<(ReplicaId, Incarnation)>;
 
 /// One epoch.
@@ -24,10 +25,10 @@ struct EpochRoutes {
     voters: Voters,
     /// Where it begins.
     base: u64,
-    /// Who takes part, and from which slot on, as told last.
+    /// The members that take part, and from which slot on, by the latest report.
     route: Route,
     slot: Slot,
-    /// Who may take part next: votes for them have been cast.
+    /// The members that may take part next: votes for them have been cast.
     ahead: Vec<(Slot, Route)>,
 }
 
@@ -43,7 +44,7 @@ impl EpochRoutes {
         }
     }
 
-    /// Who takes part from this slot on, or may do so once that is decided.
+    /// The members that take part from this slot on, or may do so once that is decided.
     fn note(&mut self, slot: Slot, route: Route, agreed: bool) {
         if agreed && slot >= self.slot {
             self.slot = slot;
@@ -153,7 +154,7 @@ impl Routes {
             let state = |(id, at): (usize, &EpochNumber)| NodeState {
                 id: ReplicaId(id as u16),
                 up: without.contains(&id) && is_in(at),
-                forgot: false,
+                state_lost: false,
             };
             let states: Vec<NodeState> = inside.iter().enumerate().map(state).collect();
             are_viable(&epoch.entry, epoch.voters, &states, &epoch.route)
@@ -222,7 +223,7 @@ mod tests {
         let state = |id: usize| NodeState {
             id: ReplicaId(id as u16),
             up: members.contains(&id),
-            forgot: false,
+            state_lost: false,
         };
         (0..5).map(state).collect()
     }

@@ -1,4 +1,4 @@
-//! What a world replicates, and how its clients speak to it.
+//! The replicated machine of a world, and its clients' interface to it.
 //!
 //! ```text
 //!   Call ──► encode ──► a command's bytes ──► (protocol) ──► machine ──► reply ──► decode ──► Answer
@@ -192,7 +192,7 @@ impl Service {
         builder.into_bytes()
     }
 
-    /// What a reply says.
+    /// Decodes a reply.
     pub(crate) fn decode(self, call: &Call, reply: &[u8]) -> Option<Answer> {
         match self {
             Self::Registers => Some(from_registers(call, decode_reply(reply)?)),

@@ -7,8 +7,8 @@
 //!                        otherwise: the next idea; none left, or time over: done
 //! ```
 //!
-//! What a run did not use is left out of the next: faults after its end, turns that never came,
-//! choices nobody asked for.
+//! Parts that a run did not use are left out of the next: faults after its end, turns that never
+//! came, choices that were never requested.
 
 use crate::{
     Campaign, CampaignError,
@@ -42,11 +42,11 @@ const GAP_LEFT: u64 = 5 * MILLISECOND;
 pub struct ShrinkProgress {
     /// Runs tried.
     pub tries: u64,
-    /// What the seed had.
+    /// The size of the seed.
     pub before: Size,
-    /// What the best script has.
+    /// The size of the best script.
     pub now: Size,
-    /// What is being left out.
+    /// The part that is being left out.
     pub stage: &'static str,
 }
 
@@ -55,9 +55,9 @@ pub struct ShrinkProgress {
 pub struct Shrunk {
     /// The script.
     pub script: Script,
-    /// What the seed had.
+    /// The size of the seed.
     pub before: Size,
-    /// What the script has.
+    /// The size of the script.
     pub after: Size,
     /// Runs tried.
     pub tries: u64,
@@ -109,7 +109,7 @@ pub(crate) fn shrink_entry(
     shrinker.run();
     let minimal = !shrinker.is_late();
     let (mut case, tries) = (shrinker.best, shrinker.tries);
-    // What stands in the file is what its own run gives.
+    // The file holds the result of its own run.
     let last = case.run(entry, false);
     let expect = Expect::of(&last.report);
     case.does.extend(last.made.does);
@@ -228,12 +228,13 @@ impl Shrinker<'_> {
         if self.is_stall() {
             // A cluster whose clients fell silent would seem to stall, too.
             let mut candidate = self.best.clone();
-            candidate.goes_on = true;
+            candidate.continues = true;
             if !self.attempt(candidate) {
                 return;
             }
         }
-        // What takes few runs first, until it brings nothing more; then choice by choice.
+        // Steps that need few runs come first, until they bring nothing more; then choice by
+        // choice.
         for round in 0..12 {
             let before = self.measure();
             self.limits();
@@ -258,7 +259,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// What must get smaller from round to round, or shrinking is over.
+    /// The measure that must get smaller from round to round, or shrinking is over.
     fn measure(&self) -> (Size, u64) {
         (self.best.size(), self.best.limits.end_at)
     }
@@ -270,7 +271,7 @@ impl Shrinker<'_> {
             candidate.limits.commits_min = 0;
             self.attempt(candidate);
         }
-        // Judged earlier, by what was seen up to then.
+        // Checked earlier, against the observations up to then.
         if !self.is_stall() {
             for part in [2, 4, 8] {
                 let end = self.best.limits.end_at;
@@ -385,7 +386,7 @@ impl Shrinker<'_> {
         if !draw {
             return;
         }
-        // What is left in great numbers may do as well when it falls otherwise.
+        // Choices that are left in great numbers may do as well with another value.
         let mut counts: BTreeMap<Site, usize> = BTreeMap::new();
         for (_, site, _) in names(&self.best.choices) {
             *counts.entry(site).or_default() += 1;
@@ -414,7 +415,7 @@ impl Shrinker<'_> {
         );
     }
 
-    /// Faults last shorter and do not strike again.
+    /// Faults last shorter and are not injected again.
     fn times(&mut self) {
         self.stage = "durations";
         for index in 0..self.best.faults.len() {
@@ -423,7 +424,7 @@ impl Shrinker<'_> {
                     let Some(fault) = self.best.faults.get(index) else {
                         return;
                     };
-                    let Some(now) = fault.strike.get(field).and_then(toml::Value::as_integer)
+                    let Some(now) = fault.inject.get(field).and_then(toml::Value::as_integer)
                     else {
                         break;
                     };
@@ -436,8 +437,8 @@ impl Shrinker<'_> {
                         break;
                     }
                     let mut candidate = self.best.clone();
-                    let strike = &mut candidate.faults[index].strike;
-                    strike.insert(field.to_string(), wanted.into());
+                    let inject = &mut candidate.faults[index].inject;
+                    inject.insert(field.to_string(), wanted.into());
                     if !self.attempt(candidate) && to > 0 {
                         break;
                     }
@@ -453,7 +454,7 @@ impl Shrinker<'_> {
         while !self.is_late() {
             let mut times: Vec<u64> = self.best.turns.iter().map(|turn| turn.at).collect();
             times.extend(self.best.faults.iter().filter_map(|fault| {
-                let at = fault.strike.get("at")?.as_integer()?;
+                let at = fault.inject.get("at")?.as_integer()?;
                 u64::try_from(at).ok()
             }));
             times.extend(self.best.limits.heal_at.filter(|at| *at != u64::MAX));
@@ -471,10 +472,10 @@ impl Shrinker<'_> {
                 turn.at = earlier(turn.at);
             }
             for fault in &mut candidate.faults {
-                let at = fault.strike.get("at").and_then(toml::Value::as_integer);
+                let at = fault.inject.get("at").and_then(toml::Value::as_integer);
                 if let Some(at) = at {
                     let at = earlier(at as u64) as i64;
-                    fault.strike.insert("at".to_string(), at.into());
+                    fault.inject.insert("at".to_string(), at.into());
                 }
             }
             let heal = candidate.limits.heal_at.filter(|at| *at != u64::MAX);

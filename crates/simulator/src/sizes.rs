@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Any voters go, one or two, leaders and those that are down among them, and the others keep their
-//! numbers; a new one takes the first that is free, and now and then it votes at once.
-//! Until a majority is in the new epoch, the old one must be able to continue, too: faults leave both as
-//! many voters as they need. A learner is needed by nobody, and anything may happen to it.
+//! numbers; a new one takes the first that is free, and now and then it votes at once. Until a
+//! majority is in the new epoch, the old one must be able to continue, too: faults leave both as
+//! many voters as they need. No voter needs a learner, and anything may happen to it.
 
 use crate::{
     clock::MILLISECOND,
@@ -159,7 +159,7 @@ impl World {
         // A new member has nothing at first, nor has a learner that is lost until then.
         for state in &mut states {
             if !self.voters.contains(state.id) {
-                (state.up, state.forgot) = (false, true);
+                (state.up, state.state_lost) = (false, true);
             }
         }
         let mut protocols = self.protocols.iter();

@@ -18,7 +18,7 @@ struct Timer {
     fired: bool,
 }
 
-/// What a popped timer event means.
+/// The meaning of a popped timer event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Popped {
     /// The timer is due now.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn timer_moved_earlier_fires_early_and_its_old_event_means_nothing() {
+    fn timer_moved_earlier_fires_early_and_only_once() {
         let mut timers = Timers::default();
         set(&mut timers, 10);
         assert_eq!(set(&mut timers, 5), Some(5));

@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct Trace {
     hash: u64,
     pub lines: Option<Vec<String>>,
-    /// What a picture is drawn from, when one is wanted.
+    /// The scene of a picture, when one is wanted.
     pub scene: Option<Scene>,
 }
 

@@ -143,7 +143,7 @@ pub(crate) struct Manner {
     pub server: Option<(usize, u32)>,
 }
 
-/// What a remote frontend may look at.
+/// The environment of a remote frontend.
 pub(crate) struct View<'a> {
     pub now: u64,
     pub network: &'a Network,
@@ -185,7 +185,7 @@ pub(crate) fn read_id(number: u32) -> CommandId {
 }
 
 /// How long a batch may take before its frontend gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 /// How often an operation is sent before its client gives up.
 pub(crate) const TRIES_MAX: u8 = 5;
 
@@ -253,7 +253,7 @@ impl Client {
 }
 
 impl World {
-    /// Brings the clients to life.
+    /// Starts the clients.
     pub fn start_clients(&mut self) {
         let epoch = epoch(self);
         for index in 0..self.clients.len() {
@@ -348,7 +348,7 @@ impl World {
             }
             Home::Nowhere => {}
         }
-        // One that has no vote serves nobody.
+        // A replica without a vote serves no client.
         let serves = |process: &Process| {
             let node = process.node.as_ref();
             node.is_some_and(|node| !node.is_learner())
@@ -617,7 +617,7 @@ impl World {
             let requests = std::mem::take(waiting);
             process.server.batches += 1;
             let id = BatchId(process.server.batches);
-            let deadline = process.clock.now(self.now) + PATIENCE;
+            let deadline = process.clock.now(self.now) + TIMEOUT;
             let batch = self.encode(&requests, frontend, id, level);
             self.trace.say(self.now, || {
                 format!("r{index} submits {id}: {}", line(&requests))
@@ -649,7 +649,7 @@ impl World {
         if let Home::Remote(remote) = &mut self.clients[index].home {
             remote.open.insert(id.0, requests);
         }
-        let deadline = Time(self.now) + PATIENCE;
+        let deadline = Time(self.now) + TIMEOUT;
         let submission = Submission {
             id,
             level,

@@ -6,7 +6,7 @@
 //!   Step ──► replica handles one input ──► outputs ──► network, disk, timers ────────┤
 //!   Deliver ─► inbox of a replica, or a remote client's frontend ────────────────────┤
 //!   Turn ───► a client invokes operations ───────────────────────────────────────────┤
-//!   Strike ─► a fault begins or ends ────────────────────────────────────────────────┘
+//!   Inject ─► a fault begins or ends ────────────────────────────────────────────────┘
 //!               │
 //!               ▼ after every input: invariants, agreement, state hashes, pointers
 //! ```
@@ -15,6 +15,7 @@
 //! those after them.
 
 use crate::{
+    bugs::{APPLIED_TWICE, UNCOMPARED},
     checkers::{
         Violation, agreement::Agreement, agreement::Applied, bounded, digests::Digests,
         exactly_once::ExactlyOnce, held::Held, monotone::Monotone, past_seal::PastSeal,
@@ -23,7 +24,6 @@ use crate::{
     clock::{MILLISECOND, SECOND},
     configuration::Odd,
     decisions::{Decisions, Limits, Noting, Scope},
-    depict::Depicted,
     disk::DiskProfile,
     drawing::Mix,
     epoch_end::Ending,
@@ -38,10 +38,10 @@ use crate::{
     orphan::Orphan,
     past::PastReads,
     picture::Scene,
-    plants::{APPLIED_TWICE, UNCOMPARED},
     process::Process,
     queue::Queue,
     random::Random,
+    rendering::Rendered,
     routes::Routes,
     service::Service,
     timers::Popped,
@@ -65,16 +65,17 @@ use std::{
 pub(crate) const REMOTE: u64 = 1 << 20;
 /// Frontends embedded in replicas are numbered from here, each run with a new one.
 pub(crate) const EMBEDDED: u64 = 1 << 30;
-/// A session that lives at most so long may expire within a world.
+/// A session with at most this lifetime may expire within a world.
 const SESSION_SHORT_MAX: u64 = 3 * SECOND;
-/// What deadlines lie ahead of a clock, and what a drifting clock gains between two comparisons.
+/// The time that deadlines lie ahead of a clock, and that a drifting clock gains between two
+/// comparisons.
 const AHEAD_SLACK: u64 = SECOND / 2;
 /// How often replicas compare their clocks.
 const COMPARE_EVERY: u64 = 20 * MILLISECOND;
 /// In about how many pieces a replica takes its snapshot at most.
 const SNAPSHOT_PIECES_MAX: usize = 1_000;
 
-/// What a world is made from.
+/// The parts of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct WorldSetup {
     pub entry: Entry,
@@ -85,12 +86,12 @@ pub(crate) struct WorldSetup {
     pub transport: Transport,
     pub options: Vec<(String, String)>,
     pub operations: u64,
-    #[cfg(any(test, feature = "plant"))]
-    pub plant: Option<String>,
+    #[cfg(any(test, feature = "bugs"))]
+    pub bug: Option<String>,
     pub trace: bool,
     /// Whether a picture is wanted.
     pub picture: bool,
-    /// What is replicated; drawn per seed when that is not said.
+    /// The replicated service; drawn per seed when it is not given.
     pub service: Option<Service>,
     /// Whether chance is noted, or follows a script.
     pub noting: Noting,
@@ -99,10 +100,10 @@ pub(crate) struct WorldSetup {
 
 impl WorldSetup {
     /// Whether a bug of the rig's own is switched on.
-    pub fn plant_is(&self, _name: &str) -> bool {
-        #[cfg(any(test, feature = "plant"))]
-        return self.plant.as_deref() == Some(_name);
-        #[cfg(not(any(test, feature = "plant")))]
+    pub fn bug_is(&self, _name: &str) -> bool {
+        #[cfg(any(test, feature = "bugs"))]
+        return self.bug.as_deref() == Some(_name);
+        #[cfg(not(any(test, feature = "bugs")))]
         false
     }
 
@@ -141,7 +142,7 @@ impl WorldSetup {
     }
 }
 
-/// What of a seed's shape is drawn once.
+/// The properties of a seed's shape that are drawn once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Shape {
     pub keys: u32,
@@ -176,10 +177,10 @@ pub(crate) struct Shape {
     pub idle_early: u64,
     /// The safety phase lasts at least this long.
     pub horizon: u64,
-    /// Of 1,000 faults that strike one replica, this many strike the leader.
+    /// Of 1,000 faults of one replica, this many affect the leader.
     pub aim: u64,
     /// Of 1,000 faults, this many come when all clients have just invoked something.
-    pub rouse: u64,
+    pub wake_rate: u64,
     /// How long clients think between two turns, at most.
     pub think: u64,
 }
@@ -222,8 +223,8 @@ struct Pacing {
     beat: u64,
 }
 
-/// How well clocks are disciplined where nothing is wrong with them; drawn apart, too. Who waits as
-/// long as two clocks may differ waits longer than any frame takes, or hardly at all.
+/// How well clocks are disciplined where nothing is wrong with them; drawn apart, too. A protocol
+/// that waits as long as two clocks may differ waits longer than any frame takes, or hardly at all.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct ClockQuality {
     uncertainty: u64,
@@ -232,7 +233,7 @@ struct ClockQuality {
 /// Where a world stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Faults strike.
+    /// Faults are injected.
     Safety,
     /// The core is healed and must converge.
     Liveness,
@@ -247,7 +248,7 @@ pub(crate) struct World {
     pub now: u64,
     pub queue: Queue<Event>,
     pub random: Random,
-    /// What chance decided, when that is noted.
+    /// The random decisions, when they are recorded.
     pub decisions: Option<Arc<Mutex<Decisions>>>,
     pub network: Network,
     pub processes: Vec<Process>,
@@ -259,11 +260,11 @@ pub(crate) struct World {
     pub manners: Vec<Manner>,
     /// Which operation each command is.
     pub numbers: HashMap<CommandId, u64, FixedState>,
-    /// What replicas read, by replica.
+    /// The reads of replicas, by replica.
     pub queries: Vec<(u16, Queried)>,
     pub mix: Mix,
     pub past: PastReads,
-    /// What the disks hold of what clients asked for.
+    /// The parts of the clients' requests on the disks.
     pub held: Held,
     /// Members may have acknowledged something in an epoch that promises memory only.
     pub was_in_memory: bool,
@@ -290,17 +291,17 @@ pub(crate) struct World {
     /// The core stalled, and the protocol does not promise that such a core continues.
     pub unrecoverable: bool,
     pub trace: Trace,
-    pub depicted: Depicted,
+    pub rendered: Rendered,
     pub largest: bounded::Largest,
     pub embedded_next: u64,
     pub embedded: BTreeMap<u64, u16>,
     pub outputs: Vec<Output>,
-    /// Who takes part in the protocols of the epochs.
+    /// The members that take part in the protocols of the epochs.
     pub routes: Routes,
-    /// Who leads next, in a later view than this, crashes and stays down for so long; without a view,
-    /// who promises something next.
+    /// The next leader, in a later view than this, crashes and stays down for so long; without a
+    /// view, the next replica that promises something.
     pub hunted: Option<(Option<u64>, u64)>,
-    /// Syncs that are held until somebody else stands.
+    /// Syncs that are held until another replica stands.
     pub holding: Option<Holding>,
     /// A leader that replicas hear no more.
     pub orphan: Option<Orphan>,
@@ -361,7 +362,7 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
         idle_early: [0, 50, 500, 1000][random.index(4)],
         horizon,
         aim: [0, 300, 700][random.index(3)],
-        rouse: [0, 500, 900][random.index(3)],
+        wake_rate: [0, 500, 900][random.index(3)],
         // About eight clients with two operations a turn fill the phase.
         think: horizon * 16 * 2 / setup.operations.max(1),
     };
@@ -554,7 +555,7 @@ impl World {
         for spare in &mut processes[setup.replicas..] {
             spare.lacks = true;
         }
-        if let Some(odd) = odd.as_ref().filter(|_| !setup.plant_is(UNCOMPARED)) {
+        if let Some(odd) = odd.as_ref().filter(|_| !setup.bug_is(UNCOMPARED)) {
             processes[odd.replica()].refused = true;
         }
         for process in &mut processes {
@@ -598,7 +599,7 @@ impl World {
             stall: None,
             unrecoverable: false,
             trace,
-            depicted: Depicted::default(),
+            rendered: Rendered::default(),
             largest: bounded::Largest::default(),
             embedded_next: EMBEDDED,
             embedded: BTreeMap::new(),
@@ -670,7 +671,7 @@ impl World {
             self.events += 1;
             self.trace.feed(at);
             self.on_event(event);
-            self.depict();
+            self.render_state();
             if self.events > self.setup.limits.events_max {
                 self.stall = Some(format!(
                     "more than {} events: {}",
@@ -690,7 +691,7 @@ impl World {
     }
 
     /// Whether the replica is in the run that the event was meant for.
-    pub fn lives(&self, node: u16, boot: u32) -> bool {
+    pub fn runs(&self, node: u16, boot: u32) -> bool {
         let process = &self.processes[node as usize];
         process.boot == boot && process.node.is_some()
     }
@@ -699,7 +700,7 @@ impl World {
         self.random.begin(&event);
         match event {
             Event::Step { node, boot } => {
-                if self.lives(node, boot) {
+                if self.runs(node, boot) {
                     self.step(node.into());
                 }
             }
@@ -720,22 +721,22 @@ impl World {
             Event::LinkTold { at, peer, link } => self.tell_link(at.into(), peer.into(), link),
             Event::Timer { place, boot, key } => self.on_timer(place, boot, key),
             Event::Synced { node, boot } => {
-                if self.lives(node, boot) && !self.holds_sync(node.into()) {
+                if self.runs(node, boot) && !self.holds_sync(node.into()) {
                     self.on_synced(node.into());
                 }
             }
             Event::SnapshotWritten { node, boot, bytes } => {
-                if self.lives(node, boot) {
+                if self.runs(node, boot) {
                     self.on_snapshot_written(node.into(), bytes);
                 }
             }
             Event::SnapshotSaved { node, boot, id } => {
-                if self.lives(node, boot) {
+                if self.runs(node, boot) {
                     self.on_snapshot_saved(node.into(), id);
                 }
             }
             Event::Stopped { node, boot, down } => {
-                if self.lives(node, boot) {
+                if self.runs(node, boot) {
                     self.crash_for(node.into(), down);
                 }
             }
@@ -745,7 +746,7 @@ impl World {
                 kind,
                 down,
             } => {
-                if self.lives(node, boot) {
+                if self.runs(node, boot) {
                     self.crash_now(node.into(), kind, down);
                 }
             }
@@ -803,12 +804,12 @@ impl World {
 
     pub fn transmit(&mut self, from: usize, to: usize, lane: Lane, frame: Bytes) {
         let length = frame.len();
-        let losses = self.depict_send(from, to, &frame);
+        let losses = self.render_send(from, to, &frame);
         match self
             .network
             .send((from, to), lane, frame, self.now, &mut self.queue)
         {
-            Sent::Taken => self.depict_loss(from, to, losses),
+            Sent::Taken => self.render_loss(from, to, losses),
             Sent::Dropped => {
                 self.trace.say(self.now, || {
                     format!("{from} ─╳ {to} {length} bytes, no link")
@@ -829,9 +830,9 @@ impl World {
             .network
             .arrives((from, to), session, frame.len(), self.now)
         {
-            return self.depict_arrival(from, to, &frame, true);
+            return self.render_arrival(from, to, &frame, true);
         }
-        self.depict_arrival(from, to, &frame, false);
+        self.render_arrival(from, to, &frame, false);
         if from < self.replicas_max()
             && let Some(room) = self.network.room_again(from, to)
         {
@@ -871,7 +872,7 @@ impl World {
         let reachable = [a, b].iter().all(|place| self.can_connect(*place));
         if !self.network.connect(a, b, self.now) || !reachable {
             if reachable && !self.network.is_up(a, b) {
-                // Blocked for now. Whoever removes the block may be quicker.
+                // Blocked for now. The event that removes the block may be quicker.
                 let again = self.now + self.random.between(5, 60) * MILLISECOND;
                 self.network.connect_at(a, b, again, &mut self.queue);
             } else if !reachable {
@@ -923,7 +924,7 @@ impl World {
             let client = self.remotes[index - self.replicas_max()];
             return self.client_timer(client.into(), place, key);
         }
-        if !self.lives(place, boot) {
+        if !self.runs(place, boot) {
             return;
         }
         match self.processes[index].timers.popped(key, self.now) {
@@ -977,12 +978,12 @@ impl World {
         }
     }
 
-    /// What a replica tells of the end of the epoch.
+    /// Checks a replica's report of the end of the epoch.
     pub fn check_seal(&mut self, by: usize) {
         let Some(node) = &mut self.processes[by].node else {
             return;
         };
-        let twice = self.setup.plant_is(APPLIED_TWICE);
+        let twice = self.setup.bug_is(APPLIED_TWICE);
         let by = by as u16;
         let shown = (self.past_seal.shows(by, node)).and_then(|()| match twice {
             // Another checker is to find that.
@@ -1007,7 +1008,7 @@ impl World {
         let first = self.agreement.executed(by, position, time, applied)?;
         let epoch = self.processes[usize::from(by)].epoch();
         self.past_seal.executed(by, epoch, position)?;
-        if !self.plant_is(APPLIED_TWICE) {
+        if !self.bug_is(APPLIED_TWICE) {
             self.states.before(by, position, digest)?;
         }
         if first {
@@ -1022,7 +1023,7 @@ impl World {
         Ok(())
     }
 
-    /// What a majority's clocks show.
+    /// The reading of a majority's clocks.
     fn majority_clock(&self) -> u64 {
         let mut clocks = self.clocks();
         clocks.sort_unstable_by(|a, b| b.cmp(a));
@@ -1075,7 +1076,7 @@ impl World {
     pub fn check_state(&mut self, by: usize, epoch: EpochNumber, slot: u64, hash: Option<u128>) {
         let Some(hash) = hash else { return };
         // The digests alone are to find it.
-        if self.plant_is(APPLIED_TWICE) {
+        if self.bug_is(APPLIED_TWICE) {
             return;
         }
         if let Err(violation) = self.states.after(by as u16, epoch, slot, hash) {

@@ -1,4 +1,4 @@
-//! What a digest of the whole state costs, and how long a step of it takes.
+//! Measures the cost of a digest of the whole state, and the duration of one step of it.
 //!
 //! ```text
 //!   cargo bench -p quintet-store --bench digest_cost

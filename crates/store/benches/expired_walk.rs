@@ -1,4 +1,5 @@
-//! What an ordered walk over expired keys holds a replica's loop for, beside one over live keys.
+//! Measures how long an ordered walk over expired keys holds a replica's loop, compared with one
+//! over live keys.
 //!
 //! ```text
 //!   cargo bench -p quintet-store --bench expired_walk

@@ -1,17 +1,17 @@
-//! What commands there are: names, arities, which keys they touch, who answers them.
+//! The commands: names, arities, the keys they touch, and the part that answers them.
 //!
 //! ```text
 //!   "SeT" ──lookup──► CommandSpec { op: Set, arity: -3, kind: Write, keys: 1..1 step 1, … }
 //!                        │ kind
 //!      ┌─────────────────┼───────────────────────────┬──────────────────────────┐
 //!   Read, Write       Connection, Transaction     Unreplicated, Later        Internal
-//!   the store         the server                  nobody: `refusal()`        server ► store
+//!   the store         the server                  no part: `refusal()`        server ► store
 //! ```
 
 pub use crate::command_table::{COMMANDS, Op};
 use crate::key_hash::hash_bytes;
 
-/// Who answers a command, and how.
+/// The part that answers a command, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The store, without changing anything: fit for [`quintet_replica::StateMachine::query`].
@@ -24,9 +24,9 @@ pub enum Kind {
     /// The server: MULTI, EXEC, DISCARD, WATCH, UNWATCH. EXEC reaches the store as the one
     /// command that holds the whole transaction, see [`crate::RequestBuilder::transaction`].
     Transaction,
-    /// Nobody: it has no meaning in a replicated store.
+    /// No part: the command has no meaning in a replicated store.
     Unreplicated,
-    /// Nobody yet.
+    /// No part yet.
     Later,
     /// The store, from what it keeps of earlier times: see [`quintet_replica::past`].
     Past,
@@ -208,7 +208,7 @@ pub struct CommandSpec {
     pub op: Op,
     /// How many arguments it takes, the name included; a negative one is a minimum.
     pub arity: i8,
-    /// Who answers it.
+    /// The part that answers it.
     pub kind: Kind,
     /// Its family.
     pub group: Group,
@@ -248,8 +248,8 @@ impl CommandSpec {
         self.flags.has(Flags::WRITE)
     }
 
-    /// Why nobody answers the command (without the leading `-` and the line end), or `None` if
-    /// somebody does.
+    /// The error of an unsupported command (without the leading `-` and the line end), or `None` if
+    /// the command is supported.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         let why = match self.kind {

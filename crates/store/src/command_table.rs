@@ -318,7 +318,7 @@ commands! {
 }
 
 impl Op {
-    /// What is known of the command.
+    /// Facts about the command.
     #[must_use]
     pub fn spec(self) -> &'static CommandSpec {
         &COMMANDS[self as usize - 1]

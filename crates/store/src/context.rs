@@ -1,4 +1,4 @@
-//! What a command is given: the keys, the time, chance, and a place for its reply.
+//! The inputs of a command: the keys, the time, randomness, and a place for its reply.
 //!
 //! ```text
 //!   query  ──► ReadContext  ── &Keyspace ─► value() read() entries()

@@ -7,9 +7,9 @@
 //!   FLUSHALL ──► the old slab is detached and hashed from there
 //! ```
 //!
-//! It is independent of a snapshot in progress: both may continue side by side. What has been
-//! hashed early is remembered in one bit per place. Long strings and collections of many elements
-//! are hashed in pieces, so that no step is long.
+//! It is independent of a snapshot in progress: both may continue side by side. One bit per place
+//! records what has been hashed early. Long strings and collections of many elements are hashed in
+//! pieces, so that no step is long.
 
 use crate::keyspace::{Database, Detached, Entry, Slab};
 use crate::undo::Undo;
@@ -18,7 +18,7 @@ use quintet_replica::StateSum;
 use quintet_replica::digest::{Pieces, is_long, put_bytes};
 use std::ops::Range;
 
-/// What looking at a place counts for that holds nothing to be hashed.
+/// The cost of looking at a place that holds nothing to be hashed.
 const PLACE_COST: usize = 32;
 
 /// That many elements of a collection are a piece.
@@ -67,7 +67,7 @@ fn is_long_value(value: &Value) -> bool {
     }
 }
 
-/// What of a value is replicated beside its bytes or elements.
+/// The replicated properties of a value besides its bytes or elements.
 fn kind(value: &Value) -> [u8; 2] {
     match value {
         Value::Free => [0, 0],
@@ -90,7 +90,7 @@ pub(crate) struct DigestCursor {
     end: u32,
     /// Places ahead that need not be looked at any more, a bit each.
     seen: Vec<u64>,
-    /// What has been hashed of a long value in the next place.
+    /// The hashed part of a long value in the next place.
     partial: Option<Pieces>,
 }
 

@@ -1,6 +1,6 @@
 //! Why a command failed, in Redis's words.
 
-/// What a command ends with.
+/// The result of a command.
 pub type CommandResult = Result<(), CommandError>;
 
 /// An error reply. Clients match on these texts, so they are Redis's own.

@@ -8,7 +8,7 @@
 //! The hash of the key comes before the slot, which is each replica's own affair: all replicas delete
 //! in the same order.
 //!
-//! What is asked about continues with time, so each key is counted once however often it is asked.
+//! The queried time increases, so each key is counted once however often the caller asks.
 
 use crate::index::Slot;
 use core::cell::Cell;

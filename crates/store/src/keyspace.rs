@@ -645,7 +645,7 @@ impl Keyspace {
         self.bury_detached();
     }
 
-    /// Lets go of the slabs that nobody needs any more.
+    /// Frees the slabs that no value uses any more.
     fn bury_detached(&mut self) {
         for detached in self.detached.extract_if(.., |detached| detached.is_done()) {
             self.graveyard.bury(detached.slab.into_chunks());
@@ -760,7 +760,7 @@ impl Keyspace {
     }
 }
 
-/// What becomes of a key's expiry when its value is replaced.
+/// How a key's expiry changes when its value is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// It does not expire.
@@ -773,8 +773,8 @@ pub enum Expiry {
 
 /// The keys as one command that may change them sees them: in one database, at one time.
 ///
-/// Whatever it changes gets the command's version, is written to a snapshot in progress before, and
-/// is accounted for afterwards. A key that has expired is deleted as soon as it is touched.
+/// A changed value gets the command's version, is written to a snapshot in progress before, and is
+/// accounted for afterwards. A key that has expired is deleted as soon as it is touched.
 #[derive(Debug)]
 pub struct Keys<'a> {
     pub(crate) keyspace: &'a mut Keyspace,

@@ -36,7 +36,8 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// What replies and state depend on, by name; without the hash seed, which is not to be known.
+    /// The options that replies and state depend on, by name; without the hash seed, which is
+    /// secret.
     #[must_use]
     pub fn terms(&self) -> Terms {
         let number = |name: &str, value: usize| (name.to_owned(), value as u64);

@@ -1,4 +1,4 @@
-//! What becomes of expired keys that a walk over all keys comes by.
+//! How a walk over all keys treats expired keys.
 //!
 //! ```text
 //!   a walk ──► key exists ──► shown

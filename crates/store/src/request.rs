@@ -51,7 +51,7 @@ pub struct Watched<'a> {
     pub key: &'a [u8],
 }
 
-/// What every command of a request carries.
+/// The header of every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Mode {
     /// Whether the connection speaks RESP3.

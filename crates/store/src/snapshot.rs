@@ -30,7 +30,7 @@ const RECORD_ENTRY: u8 = 1;
 const RECORD_END: u8 = 2;
 const RECORD_PAST: u8 = 3;
 
-/// What stands in the state besides the entries.
+/// The parts of the state besides the entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Globals {
     /// Whether commands that need memory are refused.
@@ -226,9 +226,9 @@ pub(crate) struct Restore {
     count: u64,
     checksum: u64,
     ended: bool,
-    /// Longer records are passed by, if there is a limit: nobody has to hold them.
+    /// Records above the limit, if there is one, are skipped: no buffer has to hold them.
     longest: Option<usize>,
-    /// What is left of one.
+    /// Bytes left to skip of one.
     skip: usize,
     skipped: bool,
 }
@@ -377,7 +377,7 @@ impl Restore {
         Ok(Some(length))
     }
 
-    /// What stands besides the entries, once everything has been read.
+    /// The parts besides the entries, once everything has been read.
     pub(crate) fn finish(self) -> Result<Globals, RestoreError> {
         match self.globals {
             Some(globals) if self.ended && self.partial.is_empty() => Ok(globals),

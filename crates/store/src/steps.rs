@@ -1,5 +1,5 @@
-//! What long commands cost, counted in steps, and how many there may be: the same on every
-//! replica, whatever its speed.
+//! The cost of long commands, counted in steps, and its limits: the same on every replica, whatever
+//! its speed.
 //!
 //! ```text
 //!   a command ──► steps_of(op, arguments, sizes of its values) ──► 0: short, always executed
@@ -20,9 +20,9 @@ use crate::request::Args;
 use crate::value::Value;
 use std::cell::Cell;
 
-/// What the commands of one request may take together, and so any of them: about 0.1 s.
+/// The step limit of the commands of one request together, and so of each of them: about 0.1 s.
 pub(crate) const REQUEST_STEPS_MAX: u64 = 4 << 20;
-/// What the requests of one batch may take together.
+/// The step limit of the requests of one batch together.
 pub(crate) const BATCH_STEPS_MAX: u64 = 2 * REQUEST_STEPS_MAX;
 /// Commands of fewer steps than this may use up the rest when the longer ones may no more.
 const SHORT_STEPS: u64 = 4096;
@@ -32,7 +32,7 @@ const KEPT_FOR_SHORT: u64 = BATCH_STEPS_MAX / 8;
 pub(crate) const STRING_BYTES: u64 = 64;
 /// Zeros that are written in one step.
 const ZEROS_BYTES: u64 = 256;
-/// What no string of Redis exceeds.
+/// The size limit of a string in Redis.
 const STRING_MAX: u64 = 512 << 20;
 /// Bytes of a serialized value, or of a transaction's commands, that are read in one step.
 const PAYLOAD_BYTES: u64 = 32;
@@ -391,7 +391,7 @@ fn range_of(args: Args<'_>) -> u64 {
     }
 }
 
-/// What COUNT says among the options from `from` on.
+/// The value of COUNT among the options from `from` on.
 fn counted(args: Args<'_>, from: usize) -> u64 {
     let mut count = 10;
     for pair in args.get(from..).unwrap_or(&[]).windows(2) {

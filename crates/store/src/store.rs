@@ -51,7 +51,7 @@ pub struct Store {
     restore: Option<Restore>,
     /// The past that is being restored.
     restored_past: Option<Box<Undo>>,
-    /// What long commands of the batch in progress have cost.
+    /// The steps of long commands in the batch in progress.
     meter: Meter,
     /// Expired keys that the command in progress has come by.
     passed: RefCell<Vec<(u32, Slot)>>,
@@ -769,7 +769,7 @@ impl StateMachine for Store {
             }
             Ok(())
         });
-        // What cannot be read changes nothing, but nobody should rely on that.
+        // An unreadable request changes nothing, but callers should not rely on that.
         if result.is_err() {
             visit.everything(Access::Write);
         }

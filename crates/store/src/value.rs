@@ -1,4 +1,4 @@
-//! What a key can hold.
+//! The values of a key.
 
 use crate::types::hash::Hash;
 use crate::types::journal::{Allowance, Journal, Journaled, NotUndone, undo_all};
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 /// Bytes that are stored in place while they are short.
 pub type ShortBytes = SmallVec<[u8; 24]>;
 
-/// What strings grow by at once.
+/// Strings grow by at most this many bytes in one step.
 const ZEROES: [u8; 4096] = [0; 4096];
 
 /// A string.
@@ -77,7 +77,7 @@ impl StringValue {
     }
 }
 
-/// What `bytes` take on the heap, with a guess at the allocator's part.
+/// Heap memory for `bytes`, with an estimate of the allocator's overhead.
 pub(crate) fn heap_of(bytes: &ShortBytes) -> usize {
     if bytes.spilled() {
         bytes.capacity() + 16
@@ -118,7 +118,7 @@ impl Value {
         Self::String(StringValue::new(bytes))
     }
 
-    /// What TYPE answers.
+    /// The reply of TYPE.
     #[must_use]
     pub const fn type_name(&self) -> &'static str {
         match self {
@@ -250,7 +250,7 @@ impl Value {
         }
     }
 
-    /// Frees up to `count` elements of a value that nobody will look into any more.
+    /// Frees up to `count` elements of a detached value.
     pub(crate) fn free_last(&mut self, count: usize) {
         match self {
             Self::Free | Self::String(_) => {}

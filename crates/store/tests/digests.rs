@@ -118,7 +118,7 @@ fn abandoned_digest_leaves_nothing_behind() {
 }
 
 #[test]
-fn large_collections_are_hashed_in_many_steps_and_at_once_when_they_change() {
+fn large_collections_are_hashed_in_steps_or_at_once_on_change() {
     let fill = |store: &mut Store| {
         for at in 0..5000u64 {
             let member = format!("member:{at}");

@@ -104,7 +104,7 @@ fn command_that_is_too_long_alone_is_refused() {
 }
 
 #[test]
-fn batch_of_many_clients_executes_short_commands_when_long_ones_are_too_many() {
+fn batch_executes_short_commands_when_long_ones_exceed_limit() {
     let mut one = One::new();
     one.fill("big", 0, 300_000);
     one.fill("small", 0, 10);

@@ -1,4 +1,4 @@
-//! What the store answers, compared byte by byte with what Redis 7.0.15 answered.
+//! Compares the store's replies byte by byte with the replies of Redis 7.0.15.
 //!
 //! ```text
 //!   tests/redis/*.txt     > SET k v          a command, quoted as redis-cli takes it

@@ -47,7 +47,7 @@ fn transaction(lines: &[&str]) -> RequestBuilder {
     whole
 }
 
-/// What the store answers, after something that stands before it in the same results.
+/// The store's reply, after another one that stands before it in the same results.
 fn apply(store: &mut Store, request: &RequestBuilder) -> String {
     let mut reply = b"before".to_vec();
     store.apply(&at(), request.as_bytes(), &mut reply);
@@ -95,7 +95,7 @@ fn pipeline_beyond_its_bound_is_refused_command_by_command() {
         REFUSED, ":1\r\n", REFUSED, REFUSED, "+OK\r\n", REFUSED, REFUSED,
     ];
     assert_eq!(rest, expected.concat());
-    // What was refused has changed nothing; the rest has.
+    // The rejected command has changed nothing; the others have.
     assert_eq!(query(&store, &request(&["GET n"])), "$1\r\n9\r\n");
     let reply = query(&store, &request(&["GET big"; 5]));
     assert_eq!(reply.matches("$900\r\n").count(), 3);

@@ -13,7 +13,7 @@ use quintet_store::Random;
 use types_support::words::{HASHES, LISTS, NAMES, SETS, SORTED_SETS, Words};
 use types_support::{Reply, Session};
 
-/// What depends on chance, or on the order that is not Redis's to fix.
+/// Commands whose reply depends on randomness, or on an order that Redis does not define.
 const CHANCE: &[&str] = &[
     "SPOP S",
     "SPOP S C",
@@ -127,7 +127,7 @@ fn last_member_takes_the_key_with_it() {
 }
 
 #[test]
-fn what_fails_leaves_no_key_behind() {
+fn failed_command_leaves_no_key() {
     let mut session = Session::new();
     for command in [
         "HINCRBY k f x",
@@ -199,7 +199,7 @@ fn walk_in_pieces_sees_everything_once() {
         let (found, _) = walk(&mut session, command, "MATCH m99?");
         assert_eq!(found.len(), 10 * width);
     }
-    // What Redis keeps compact comes whole, as there.
+    // A collection that Redis keeps compact is returned whole, as there.
     session.line("HSET small a 1 b 2 c 3");
     assert_eq!(walk(&mut session, "HSCAN small", "COUNT 1").1, 1);
 }
@@ -258,7 +258,7 @@ fn boundless_reply_is_cut_off() {
 }
 
 #[test]
-fn nothing_is_taken_out_that_no_reply_can_hold() {
+fn removal_is_limited_to_largest_reply() {
     use quintet_store::{Store, StoreOptions};
     let mut session = Session::new();
     session.store = Store::new(StoreOptions {

@@ -1,4 +1,4 @@
-//! What Redis 7.0 answered to these commands, byte for byte, is what this store answers.
+//! The store gives the replies of Redis 7.0 to these commands, byte for byte.
 //!
 //! ```text
 //!   # a comment        @3  from here on in RESP3

@@ -63,7 +63,7 @@ const BUGS: [(&str, Bug); 11] = [
     ("partial_hash", Bug::PartialHash),
 ];
 
-/// Its one option, `plant`: how it is broken.
+/// Its one option, `bug`: how it is broken.
 #[derive(Clone, Debug, Default)]
 pub struct ToyOptions {
     bug: Bug,
@@ -71,7 +71,7 @@ pub struct ToyOptions {
 
 impl Options for ToyOptions {
     const SPECS: &'static [OptionSpec] = &[OptionSpec {
-        name: "plant",
+        name: "bug",
         default: "none",
         help: "how it is broken",
     }];
@@ -438,7 +438,7 @@ impl Protocol for Toy {
         let up = |id: ReplicaId| {
             nodes
                 .iter()
-                .any(|node| node.id == id && node.up && !node.forgot)
+                .any(|node| node.id == id && node.up && !node.state_lost)
         };
         let count = (0..members).filter(|id| up(ReplicaId(*id as u16))).count();
         up(LEADER) && count > members / 2

@@ -333,13 +333,13 @@ impl Protocol for Sequencer {
             accepted: self.log.end().previous(),
             committed: self.durable,
             stable: self.executed,
-            voting: !self.fetching.under_way(),
+            voting: !self.fetching.in_progress(),
             ..Status::default()
         }
     }
 
     fn viable(members: usize, nodes: &[NodeState]) -> bool {
-        let up = nodes.iter().filter(|node| node.up && !node.forgot);
+        let up = nodes.iter().filter(|node| node.up && !node.state_lost);
         up.clone().any(|node| node.id == SEQUENCER) && up.count() > members / 2
     }
 

@@ -75,8 +75,8 @@ fn is_clean(report: &CampaignReport) {
 #[test]
 fn toy_passes_the_swarm_and_broken_one_does_not() {
     let entry = Entry::of::<Toy>();
-    is_clean(&run(entry, ("plant", "none")));
-    assert!(run(entry, ("plant", "early_answer")).violations > 0);
+    is_clean(&run(entry, ("bug", "none")));
+    assert!(run(entry, ("bug", "early_answer")).violations > 0);
 }
 
 #[test]

@@ -13,9 +13,9 @@
 
 use super::{
     Entry, Message, Op, Promised, Record, Summary,
+    bug::Bug,
     chain::Chain,
     message::Header,
-    plant::Plant,
     replica::{ChainPaxos, Role},
     votes::Vote,
 };
@@ -35,8 +35,8 @@ impl ChainPaxos {
         self.ballots.raise(ballot);
         let id = ctx.persist_promise(&Promised(ballot));
         self.ballots.written(id);
-        // What was accepted before counts for nothing under this ballot until it comes again,
-        // except what is decided.
+        // Entries accepted before count for nothing under this ballot until they come again, except
+        // the decided ones.
         self.log.withdraw();
         self.agreement.reset(self.peers.incarnations());
         self.vote();
@@ -52,7 +52,7 @@ impl ChainPaxos {
     pub(super) fn vote(&mut self) {
         if self.catch_up.is_voting() {
             let vote = Vote {
-                life: self.me.incarnation(),
+                incarnation: self.me.incarnation(),
                 upto: self.log.give_vote(),
             };
             self.agreement.raise(self.me.id(), vote);
@@ -77,8 +77,10 @@ impl ChainPaxos {
             unreachable!("made above");
         };
         if entry.op.is_membership() {
-            if let Op::Add { id, life, .. } = entry.op
-                && (id, life) == (self.me.id(), self.me.incarnation())
+            if let Op::Add {
+                id, incarnation, ..
+            } = entry.op
+                && (id, incarnation) == (self.me.id(), self.me.incarnation())
             {
                 self.become_whole(ctx);
             }
@@ -90,8 +92,9 @@ impl ChainPaxos {
         id
     }
 
-    /// This life is re-admitted: all that the leader's log held when it had learned of it is here,
-    /// or known to be decided. Whatever an earlier life voted for is among it.
+    /// This incarnation is re-admitted: all that the leader's log held when it had learned of it is
+    /// here, or known to be decided. The entries for which an earlier incarnation voted are among
+    /// them.
     fn become_whole(&mut self, ctx: &mut Context<'_, Self>) {
         if self.catch_up.admit() {
             ctx.mark("re-admitted");
@@ -104,7 +107,8 @@ impl ChainPaxos {
         }
     }
 
-    /// A life that has forgotten is as good as any other once it is re-admitted and has the state.
+    /// An incarnation that has lost its state is as good as any other once it is re-admitted and
+    /// has the state.
     pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) {
         if self.catch_up.recover(&self.log) {
             ctx.mark("recovered");
@@ -112,8 +116,8 @@ impl ChainPaxos {
         }
     }
 
-    /// A decided chain may show that this life was re-admitted by an entry that is not here.
-    pub(super) fn look_for_this_life(&mut self, ctx: &mut Context<'_, Self>) {
+    /// A decided chain may show that this incarnation was re-admitted by an entry that is not here.
+    pub(super) fn look_for_this_incarnation(&mut self, ctx: &mut Context<'_, Self>) {
         if self.chain.has(self.me.id(), self.me.incarnation()) {
             self.become_whole(ctx);
         }
@@ -123,7 +127,7 @@ impl ChainPaxos {
     pub(super) fn vote_after(&mut self, write: PersistId) {
         let in_memory = self.me.durability() == Durability::Memory;
         let now = in_memory && self.ballots.is_durable();
-        if now || self.planted(Plant::VoteNotDurable) {
+        if now || self.injected(Bug::VoteNotDurable) {
             self.log.vote_now();
             self.vote();
         } else {
@@ -193,7 +197,7 @@ impl ChainPaxos {
         }
         self.absorb(header, ctx);
         let gap = first > self.log.held().next();
-        let hidden = self.planted(Plant::RepropagateOffByOne)
+        let hidden = self.injected(Bug::RepropagateOffByOne)
             && first == self.log.held().next().next()
             && !entries.is_empty();
         if hidden {
@@ -219,7 +223,7 @@ impl ChainPaxos {
     }
 
     /// A slot is proposed once per ballot, and decided once: false, and the replica stops, where
-    /// this is another value. What lies in a gap may never have been decided: it is kept for
+    /// this is another value. An entry in a gap may never have been decided: it is kept for
     /// candidates only.
     fn is_same(
         &self,
@@ -250,7 +254,7 @@ impl ChainPaxos {
 
     /// Tells the sender where to continue; not again before something has come of it.
     pub(super) fn ask_missing(&mut self, from: ReplicaId, ctx: &mut Context<'_, Self>) {
-        if self.planted(Plant::NoResend) {
+        if self.injected(Bug::NoResend) {
             return;
         }
         let (held, pause) = (self.log.held(), self.config.heartbeat / 2);
@@ -269,8 +273,8 @@ impl ChainPaxos {
         }
     }
 
-    /// What this replica lacks is no longer kept by the one before it: it continues behind `base`,
-    /// forwards what comes, and fetches the state meanwhile (§3.4, "Adding a new replica").
+    /// The one before it no longer keeps what this replica lacks: this replica continues behind
+    /// `base`, forwards what comes, and fetches the state meanwhile (§3.4, "Adding a new replica").
     pub(super) fn on_skip(
         &mut self,
         from: ReplicaId,
@@ -293,7 +297,7 @@ impl ChainPaxos {
             self.catch_up.continued();
             return;
         }
-        ctx.mark("goes on ahead of its state");
+        ctx.mark("continues ahead of its state");
         // From the leader, what is held under its ballot up to there is decided as it is held here:
         // executed, it stays, whatever becomes of the replica that sends the state. Another one
         // may have a state from under a higher ballot, where other values were decided.
@@ -320,15 +324,15 @@ impl ChainPaxos {
         self.catch_up.skip(self.log.executed(), base);
         self.log.skip_to(base);
         self.chain.skip_to(chain);
-        self.look_for_this_life(ctx);
+        self.look_for_this_incarnation(ctx);
         self.rework(ctx);
         self.vote_after(write);
         self.catch_up.progressed();
         let fetching = self.catch_up.fetching_mut();
         fetching.give_up();
         fetching.expect(base, ctx.now());
-        // A life that has forgotten comes back into the chain first, and then has its state: as
-        // long as it has none, nobody takes it for one that is level with the others.
+        // An incarnation that has lost its state comes back into the chain first, and then has its
+        // state: as long as it has none, no replica takes it for one that is level with the others.
         if self.catch_up.is_voting() {
             ctx.mark("state transfer chosen");
             ctx.fetch_state(self.me.others(), base);
@@ -375,7 +379,7 @@ impl ChainPaxos {
     /// the tail decides nothing by itself (against Alg. 2, l. 27-28).
     pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) {
         let mut agreed = self.agreement.count(self.me.majority());
-        if self.planted(Plant::AckDecides)
+        if self.injected(Bug::AckDecides)
             && let Role::Leader(lead) = &self.role
         {
             self.agreement.learn(lead.tail_held());
@@ -521,8 +525,8 @@ impl ChainPaxos {
                     entry,
                 } => {
                     if slot > self.log.end().max(decided_at.next()) {
-                        // What was trimmed is decided, and a newer snapshot had it that can no
-                        // longer be read. The chain as decided comes with the state.
+                        // The trimmed part is decided, and a newer snapshot that can no longer be
+                        // read had it. The chain as decided comes with the state.
                         decided_at = slot.previous();
                         self.log.drop_below(slot);
                         self.catch_up.kept_from(slot);

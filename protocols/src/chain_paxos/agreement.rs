@@ -1,4 +1,4 @@
-//! What a replica knows under its promised ballot besides entries: votes, and the newest round.
+//! State of a replica under its promised ballot besides entries: votes, and the newest round.
 
 use super::{
     Header, Round,
@@ -33,9 +33,9 @@ impl Agreement {
         let members = incarnations.iter().count();
         self.agreed = Slot(0);
         self.votes = Votes::new(members);
-        for (id, life) in incarnations.iter() {
+        for (id, incarnation) in incarnations.iter() {
             let upto = Slot(0);
-            self.votes.raise(id, Vote { life, upto });
+            self.votes.raise(id, Vote { incarnation, upto });
         }
         self.round = Round::default();
     }

@@ -1,4 +1,4 @@
-//! What a replica lacks of what is decided, and whether its votes count.
+//! The decided entries that a replica lacks, and whether its votes count.
 
 use super::Entry;
 use core::time::Duration;
@@ -11,8 +11,9 @@ use quintet_replica::{
 #[derive(Hash)]
 pub(super) struct CatchUp {
     fetching: StateFetch,
-    /// What is decided and not here: behind the first, up to the second. What was accepted there
-    /// under lower ballots stays in the log, for candidates, until the state has come.
+    /// The decided entries that are not here: behind the first slot, up to the second. Entries
+    /// accepted there under lower ballots stay in the log, for candidates, until the state has
+    /// come.
     gap: Option<(Slot, Slot)>,
     /// Up to here slots are known to be decided, although what stands in them may have to be asked
     /// for again; only shown.
@@ -71,7 +72,7 @@ impl CatchUp {
 
     /// It has again what an earlier incarnation had accepted. True when that is new.
     pub fn recover(&mut self, log: &AcceptorLog<Entry>) -> bool {
-        let complete = self.voting && !self.fetching.under_way() && !self.is_hollow(log);
+        let complete = self.voting && !self.fetching.in_progress() && !self.is_hollow(log);
         complete && core::mem::take(&mut self.state_lost)
     }
 
@@ -180,8 +181,8 @@ impl CatchUp {
         self.progressed = true;
     }
 
-    /// What follows `held` is missing. None when this replica was asked for it a short while ago;
-    /// otherwise whether it was asked before without effect.
+    /// The entries behind `held` are missing. None when this replica was asked for it a short while
+    /// ago; otherwise whether it was asked before without effect.
     pub fn ask_missing(
         &mut self,
         from: ReplicaId,

@@ -28,13 +28,13 @@ pub(super) enum Next {
     Leader(ReplicaId),
 }
 
-/// A replica with the life in which it was admitted.
+/// A replica with the incarnation in which it was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
     /// Which replica.
     pub id: ReplicaId,
-    /// Its life; 0 for the first members, whichever life they begin with.
-    pub life: Incarnation,
+    /// Its incarnation; 0 for the first members, whichever incarnation they begin with.
+    pub incarnation: Incarnation,
 }
 
 /// See the module.
@@ -51,7 +51,7 @@ impl Chain {
     pub(super) fn first(members: usize) -> Self {
         let member = |id| Member {
             id: ReplicaId(id as u16),
-            life: Incarnation(0),
+            incarnation: Incarnation(0),
         };
         Self {
             members: (0..members).map(member).collect(),
@@ -63,9 +63,9 @@ impl Chain {
         self.members.iter().position(|member| member.id == id)
     }
 
-    /// The life in which a replica is a member.
-    pub(super) fn life(&self, id: ReplicaId) -> Option<u64> {
-        Some(self.members[self.position(id)?].life.0)
+    /// The incarnation in which a replica is a member.
+    pub(super) fn incarnation(&self, id: ReplicaId) -> Option<u64> {
+        Some(self.members[self.position(id)?].incarnation.0)
     }
 
     pub(super) fn contains(&self, id: ReplicaId) -> bool {
@@ -76,15 +76,19 @@ impl Chain {
         self.members.iter().map(|member| member.id).collect()
     }
 
-    /// What an entry does to the chain; true when it did something. A removal that would leave
-    /// fewer than `least` members does nothing: its proposer counted on an AddNode before it that
-    /// a later leader did not find.
+    /// Applies an entry to the chain; true when it had an effect. A removal that would leave fewer
+    /// than `least` members does nothing: its proposer counted on an AddNode before it that a later
+    /// leader did not find.
     pub(super) fn apply(&mut self, slot: Slot, op: &Op, least: usize) -> bool {
         match *op {
-            Op::Add { id, life, after } => {
-                let member = Member { id, life };
+            Op::Add {
+                id,
+                incarnation,
+                after,
+            } => {
+                let member = Member { id, incarnation };
                 if let Some(at) = self.position(id) {
-                    // Its place stays; only the life is another.
+                    // Its place stays; only the incarnation is another.
                     self.members[at] = member;
                 } else {
                     let behind = self.position(after).map(|at| at + 1);
@@ -115,7 +119,7 @@ impl Chain {
     }
 }
 
-wire! { struct Member [10] { id, life } }
+wire! { struct Member [10] { id, incarnation } }
 wire! { struct Chain { slot, members } where is_without_doubles }
 
 /// Whether each is a member once.
@@ -149,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn joiner_comes_behind_the_tail_whoever_leads_later() {
+    fn joiner_comes_behind_tail_under_any_later_leader() {
         let mut chain = Chain::first(4);
         chain.apply(Slot(1), &Op::Remove { id: ReplicaId(0) }, 3);
         // Leader 2: its route is 2, 3, 1.
         let add = Op::Add {
             id: ReplicaId(0),
-            life: Incarnation(2),
+            incarnation: Incarnation(2),
             after: ReplicaId(1),
         };
         chain.apply(Slot(2), &add, 3);
@@ -163,7 +167,7 @@ mod tests {
         assert_eq!(ids(&chain.route(ReplicaId(1))), [1, 0, 2, 3]);
         let again = Op::Add {
             id: ReplicaId(3),
-            life: Incarnation(5),
+            incarnation: Incarnation(5),
             after: ReplicaId(1),
         };
         chain.apply(Slot(3), &again, 3);
@@ -173,7 +177,7 @@ mod tests {
             "its place stays"
         );
         assert_eq!(
-            chain.members[chain.position(ReplicaId(3)).expect("a member")].life,
+            chain.members[chain.position(ReplicaId(3)).expect("a member")].incarnation,
             Incarnation(5)
         );
     }

@@ -90,8 +90,8 @@ impl ChainState {
     }
 
     /// Whether an incarnation is a member of the decided chain.
-    pub fn has(&self, id: ReplicaId, life: Incarnation) -> bool {
-        self.decided.life(id) == Some(life.0)
+    pub fn has(&self, id: ReplicaId, incarnation: Incarnation) -> bool {
+        self.decided.incarnation(id) == Some(incarnation.0)
     }
 
     /// The route follows the working chain from the leader on.
@@ -108,8 +108,9 @@ impl ChainState {
 
     /// The route with incarnations; `own` stands for one that is not a member.
     pub fn route_members(&self, own: Incarnation) -> SmallVec<[(ReplicaId, Incarnation); 8]> {
-        let life = |id: &ReplicaId| (*id, self.working.life(*id).map_or(own, Incarnation));
-        self.route.iter().map(life).collect()
+        let incarnation =
+            |id: &ReplicaId| (*id, self.working.incarnation(*id).map_or(own, Incarnation));
+        self.route.iter().map(incarnation).collect()
     }
 
     /// An entry is held. True when it changes the working chain.
@@ -122,17 +123,21 @@ impl ChainState {
         self.decided.apply(slot, op, least)
     }
 
-    /// An entry that changes the chain is executed. What is only caught up with says nothing about
-    /// how long members stay: a leader has seen it happen.
+    /// An entry that changes the chain is executed. An entry that comes with catching up says
+    /// nothing about how long members stay: a leader has seen it happen.
     pub fn execute(&mut self, slot: Slot, op: &Op, me: &Member, leads: bool, now: Time) {
         let before = self.executed.clone();
         self.executed.apply(slot, op, me.majority());
         if let (true, Op::Add { id, .. } | Op::Remove { id }) = (leads, op) {
             // The others' stays continue, or have ended with a removal that is not executed yet.
-            let life = |chain: &Chain, of| chain.life(of).filter(|_| of == *id);
+            let incarnation = |chain: &Chain, of| chain.incarnation(of).filter(|_| of == *id);
             let after = &self.executed;
-            self.admission
-                .note(me.id(), now, |of| life(&before, of), |of| life(after, of));
+            self.admission.note(
+                me.id(),
+                now,
+                |of| incarnation(&before, of),
+                |of| incarnation(after, of),
+            );
         }
     }
 

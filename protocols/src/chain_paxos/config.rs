@@ -64,7 +64,7 @@ quintet_replica::options! {
         /// a local read that has waited longer than this, in milliseconds, is ordered
         /// instead
         read_timeout: millis(1..=60_000) = 250,
-        planted: super::plant::Planted,
+        injected: super::bug::Injected,
     }
     impl Options {
         const ALIASES: &'static [(&'static str, &'static str)] =

@@ -21,7 +21,7 @@ struct Distance {
     beats: u32,
 }
 
-/// What the leader knows about everybody's speed.
+/// The leader's measurements of every member's speed.
 #[derive(Hash)]
 pub(super) struct Distances {
     of: Vec<Distance>,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn replica_that_no_longer_answers_becomes_slow_and_one_that_does_again_is_not() {
+    fn silent_replica_is_slow_until_it_answers_again() {
         let mut distances = Distances::new(4);
         let at = |beat: u64| Time(beat * 100_000_000);
         let answer = |distances: &mut Distances, id: u16, beat: u64| {

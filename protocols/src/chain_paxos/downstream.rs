@@ -1,4 +1,4 @@
-//! What the next replica in the chain, and the leader, have been sent.
+//! Messages already sent to the next replica in the chain, and to the leader.
 
 use super::{Agreement, Entry, chain::Next, votes::Votes};
 use alloc::vec::Vec;
@@ -17,11 +17,11 @@ pub(super) struct Downstream {
     to: Option<Next>,
     /// The next entry to send; for the tail, the one after what it last acknowledged.
     next: Slot,
-    /// What the next one has been sent.
+    /// The votes sent to the next one.
     votes: Votes,
     agreed: Slot,
     round: u64,
-    /// What the leader has been sent.
+    /// The acknowledgements sent to the leader.
     acked: Acked,
     /// Reused from message to message.
     scratch: Vec<Entry>,
@@ -53,7 +53,7 @@ impl Downstream {
         self.to = None;
     }
 
-    /// Whatever was sent besides entries may be lost.
+    /// Messages besides entries may be lost.
     pub fn forget_sent(&mut self, members: usize) {
         self.votes = Votes::new(members);
         self.agreed = Slot(0);
@@ -65,7 +65,7 @@ impl Downstream {
         };
     }
 
-    /// What the next replica can already count for itself.
+    /// The votes that the next replica can already count for itself.
     fn known_there(&self, next: ReplicaId, here: &Agreement, majority: usize) -> Slot {
         let mut votes = self.votes.clone();
         votes.raise(next, here.votes().0[next.index()]);

@@ -3,7 +3,7 @@
 
 use super::{
     Entry,
-    plant::Plant,
+    bug::Bug,
     replica::{ChainPaxos, Role, Timer},
 };
 use alloc::collections::BTreeMap;
@@ -16,8 +16,8 @@ use quintet_replica::{
     },
 };
 
-/// Who is not in the chain stands only when nobody has led for that many times the timeout; who has
-/// gone ahead of a state that does not come waits as long for it.
+/// A replica outside the chain stands only when no leader was heard for that many times the
+/// timeout; a replica ahead of a state that does not come waits as long for it.
 const OUTSIDE_TIMEOUTS: u32 = 4;
 
 impl Election for ChainPaxos {
@@ -43,7 +43,7 @@ impl Election for ChainPaxos {
     }
 
     fn abstains(&self) -> Option<&'static str> {
-        (!self.catch_up.is_voting()).then_some("ignored: forgot")
+        (!self.catch_up.is_voting()).then_some("ignored: state lost")
     }
 
     fn leader_timeout(&self) -> Duration {
@@ -170,11 +170,11 @@ impl Election for ChainPaxos {
     }
 
     fn promises_hastily(&self) -> bool {
-        self.planted(Plant::PromiseNotDurable)
+        self.injected(Bug::PromiseNotDurable)
     }
 
     fn prefers_lowest(&self) -> bool {
-        self.planted(Plant::LowestBallotWins)
+        self.injected(Bug::LowestBallotWins)
     }
 
     fn on_page_injected(
@@ -183,7 +183,7 @@ impl Election for ChainPaxos {
         page: &mut PromisePage<Entry>,
         ctx: &mut Context<'_, Self>,
     ) -> bool {
-        let copies = self.planted(Plant::CandidateDecidesCopies);
+        let copies = self.injected(Bug::CandidateDecidesCopies);
         let Role::Candidate(candidate, _) = &mut self.role else {
             return false;
         };
@@ -223,7 +223,7 @@ impl ChainPaxos {
         if self.leader_is_alive(now, ctx) {
             return;
         }
-        // A replica that asks now is told at once that nobody can order anything.
+        // A replica that asks now is told at once that no replica can order anything.
         self.leader.lose();
         self.reroute(ctx);
         self.arm_election(ctx);
@@ -235,8 +235,9 @@ impl ChainPaxos {
 
     /// Whether to stand without the state that was gone ahead of: it has not come for long, perhaps
     /// because the replica that had it lost it, and the own log holds all that was accepted behind
-    /// it. What a quorum decided, one of any quorum has accepted; each says from where on it keeps
-    /// all that it ever accepted. So the values of highest ballot are the decided ones there, too.
+    /// it. If a quorum decided a value, one of any quorum has accepted it; each says from where on
+    /// it keeps all that it ever accepted. So the values of highest ballot are the decided ones
+    /// there, too.
     fn may_go_back(&self, now: Time) -> bool {
         let long = self.leader_timeout() * OUTSIDE_TIMEOUTS;
         self.catch_up
@@ -246,8 +247,8 @@ impl ChainPaxos {
             && self.catch_up.vouches_from(&self.log) <= self.log.executed().next()
     }
 
-    /// Takes back that it went ahead of its state. What is decided stays so, and comes out of the
-    /// election as it was.
+    /// Takes back that it went ahead of its state. Decided entries stay decided, and come out of
+    /// the election as they were.
     fn go_back(&mut self, ctx: &mut Context<'_, Self>) {
         ctx.mark("stands without the state that it waits for");
         self.catch_up.go_back(self.log.committed());

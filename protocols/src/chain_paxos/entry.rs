@@ -2,7 +2,7 @@
 
 use quintet_replica::{Bytes, CommandTime, Incarnation, ReplicaId, parts::LogEntry, wire};
 
-/// What an instance of the log decides.
+/// The decision of an instance of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// A batch as its frontend encoded it.
@@ -11,16 +11,16 @@ pub enum Op {
     Nothing,
     /// The paper's AddNode: a replica comes into the chain, behind another.
     Add {
-        /// Who.
+        /// The replica.
         id: ReplicaId,
-        /// In which of its lives.
-        life: Incarnation,
+        /// In which of its incarnations.
+        incarnation: Incarnation,
         /// Whose successor it becomes; at the end when that one is gone by then.
         after: ReplicaId,
     },
     /// The paper's RemoveNode.
     Remove {
-        /// Who.
+        /// The replica.
         id: ReplicaId,
     },
     /// Reads of one replica, up to its number, may run when this has been executed there.
@@ -52,7 +52,7 @@ impl Op {
 pub struct Entry {
     /// The time given to its commands.
     pub time: CommandTime,
-    /// What it does.
+    /// Its operation.
     pub op: Op,
 }
 
@@ -70,7 +70,7 @@ wire! {
     enum Op {
         0 = Batch(batch),
         1 = Nothing,
-        2 = Add { id, life, after },
+        2 = Add { id, incarnation, after },
         3 = Remove { id },
         4 = Read { by, stamp },
     }

@@ -41,11 +41,15 @@ impl ChainPaxos {
         self.forward_all();
         self.reads.ask_again();
         if !self.chain.working().contains(self.me.id()) {
-            // It was removed while it was away and still had to lead, since nobody else could.
+            // It was removed while it was away and still had to lead, since no other replica could.
             ctx.mark("leader adds itself");
             let after = self.chain.tail().unwrap_or(self.me.id());
-            let (id, life) = (self.me.id(), self.me.incarnation());
-            self.propose_op(Op::Add { id, life, after });
+            let (id, incarnation) = (self.me.id(), self.me.incarnation());
+            self.propose_op(Op::Add {
+                id,
+                incarnation,
+                after,
+            });
         }
     }
 
@@ -152,7 +156,7 @@ impl ChainPaxos {
         }
     }
 
-    /// A round goes with everything proposed; without, when somebody waits for one.
+    /// A round goes with every proposal; without a proposal, when a read waits for one.
     fn maybe_make_round(&mut self, proposed: bool, ctx: &mut Context<'_, Self>) -> Wake {
         let (own, end, majority) = (self.me.id(), self.log.held(), self.me.majority());
         let reads = self.reads.wants_round();
@@ -183,8 +187,8 @@ impl ChainPaxos {
         Wake::Sleep
     }
 
-    /// The newest round that is known to have been forwarded by a quorum: at that time nobody
-    /// else can have decided anything.
+    /// The newest round that is known to have been forwarded by a quorum: at that time no other
+    /// leader can have decided anything.
     pub(super) fn confirmed(&self) -> u64 {
         let round = self.agreement.round();
         let (mut looped, mut looped_by) = (round.looped, round.looped_by);
@@ -240,7 +244,7 @@ impl ChainPaxos {
     }
 
     /// Proposes that a replica leave the chain, if enough others stay: below a quorum the chain
-    /// could decide nothing, not even that somebody comes back (A.5, the minimum quorum).
+    /// could decide nothing, not even that a replica comes back (A.5, the minimum quorum).
     pub(super) fn maybe_remove(&mut self, id: ReplicaId, ctx: &mut Context<'_, Self>) {
         let leaving = |op: &Op| matches!(op, Op::Remove { .. });
         let (me, majority) = (self.me.id(), self.me.majority());
@@ -294,16 +298,17 @@ impl ChainPaxos {
         self.maybe_remove(about, ctx);
     }
 
-    /// A replica that is not in the chain, or not in this life, is there: it is brought near and
-    /// then added at the tail.
+    /// A replica that is not in the chain, or not in this incarnation, is there: it is brought near
+    /// and then added at the tail.
     pub(super) fn admit(
         &mut self,
         id: ReplicaId,
-        (ballot, life, whole, held): (Ballot, Incarnation, bool, Slot),
+        (ballot, incarnation, whole, held): (Ballot, Incarnation, bool, Slot),
         ctx: &mut Context<'_, Self>,
     ) {
         let member = self.chain.working().position(id);
-        let known = member.is_some_and(|at| whole || self.chain.working().members[at].life >= life);
+        let known = member
+            .is_some_and(|at| whole || self.chain.working().members[at].incarnation >= incarnation);
         if known {
             return;
         }
@@ -338,7 +343,11 @@ impl ChainPaxos {
         }
         ctx.mark("re-admission proposed");
         let after = self.place_for(id);
-        self.propose_op(Op::Add { id, life, after });
+        self.propose_op(Op::Add {
+            id,
+            incarnation,
+            after,
+        });
     }
 
     /// Each time that a member is let in and fails, the chain stands still until it is removed. So
@@ -474,7 +483,7 @@ impl ChainPaxos {
             return;
         };
         let Some(target) = target else {
-            return ctx.mark("nobody to hand leadership to");
+            return ctx.mark("no member to hand leadership to");
         };
         ctx.mark("leadership handed off");
         lead.hand_over(now);

@@ -1,4 +1,4 @@
-//! What only a leader keeps.
+//! State that only a leader keeps.
 
 use super::{Op, distances::Distances, links::Links, rounds::Rounds, tail::Tail};
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -8,10 +8,10 @@ use quintet_replica::{
     parts::{RequestQueue, Transfer, Window, digest},
 };
 
-/// What a joiner has been sent.
+/// The pages already sent to a joiner.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Pages {
-    /// What it holds, as it reports.
+    /// The slot up to which it reports to hold everything.
     held: Slot,
     /// The last slot that it was sent.
     upto: Slot,
@@ -19,9 +19,9 @@ struct Pages {
     since: Time,
 }
 
-/// What joiners have been sent. A joiner's report is as old as the way is long: a slow link that is
-/// sent the same pages again each time takes nothing else. Only when nothing has arrived for a
-/// while do the pages begin again.
+/// The pages already sent to joiners. A joiner's report is as old as the way is long: a slow link
+/// that is sent the same pages again each time takes nothing else. Only when nothing has arrived
+/// for a while do the pages begin again.
 #[derive(Default, Hash)]
 pub(super) struct Joiners(BTreeMap<ReplicaId, Pages>);
 
@@ -64,7 +64,7 @@ pub(super) struct LeaderState {
     pub tail: Tail,
     /// Changes of the chain and ordered reads, to be proposed at once.
     ops: Vec<Op>,
-    /// What the tail has reported to hold.
+    /// The slot up to which the tail reports to hold everything.
     tail_held: Slot,
     /// Replicas to leave the chain as soon as enough others are in it.
     unwanted: ReplicaSet,

@@ -1,4 +1,4 @@
-//! What ChainPaxos sends.
+//! The messages of ChainPaxos.
 //!
 //! ```text
 //!   frontend ── Request ────► replica ── Forward, Ask ───────► leader
@@ -27,7 +27,7 @@ pub struct Round {
     pub number: u64,
     /// The last entry that the leader had proposed when it made the round.
     pub end: Slot,
-    /// Who has passed it on, none of them having promised a higher ballot by then.
+    /// The replicas that forwarded it, none of them having promised a higher ballot by then.
     pub path: ReplicaSet,
     /// The newest round that had come back to the leader when it made this one …
     pub looped: u64,
@@ -37,7 +37,7 @@ pub struct Round {
     pub asked: SmallVec<[(ReplicaId, u64); 2]>,
 }
 
-/// What every message along the chain carries besides entries.
+/// The header of every message along the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The leader's ballot.
@@ -48,7 +48,7 @@ pub struct Header {
     pub everywhere: Slot,
     /// How long a round takes, in microseconds, as the leader measured it.
     pub loop_micros: u32,
-    /// Who answers the leader besides the tail, because what follows it is slow.
+    /// The replica that answers the leader besides the tail, because its successor is slow.
     pub turn: Option<ReplicaId>,
     /// The newest round that the sender has forwarded.
     pub round: Round,
@@ -99,15 +99,16 @@ pub enum Message {
     },
     /// A keep-alive.
     Alive {
-        /// What the sender has promised.
+        /// The ballot that the sender has promised.
         ballot: Ballot,
-        /// Its life.
-        life: Incarnation,
-        /// Whether it votes; false in a life that has forgotten and was not yet re-admitted.
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Whether it votes; false in an incarnation that has lost its state and was not yet
+        /// re-admitted.
         whole: bool,
         /// Whether it could lead: it votes, and has the state up to its log.
         able: bool,
-        /// What it holds under `ballot`.
+        /// The slot up to which it holds everything under `ballot`.
         held: Slot,
         /// The newest round that it has seen under `ballot`.
         round: u64,
@@ -116,7 +117,7 @@ pub enum Message {
     Suspect {
         /// The ballot.
         ballot: Ballot,
-        /// Who.
+        /// The replica in question.
         about: ReplicaId,
     },
     /// Reads wait: make a round, or an entry of the log.
@@ -128,7 +129,7 @@ pub enum Message {
     },
     /// Of an election.
     Election(ElectionMessage<Entry>),
-    /// The leader measures how far away somebody is.
+    /// The leader measures how far away a replica is.
     Ping {
         /// Its time.
         stamp: u64,
@@ -172,7 +173,7 @@ wire! {
         4 = Ack { header, held },
         5 = Skip { ballot, base, chain, decisions },
         6 = Missing { ballot, held },
-        7 = Alive { ballot, life, whole, able, held, round },
+        7 = Alive { ballot, incarnation, whole, able, held, round },
         8 = Suspect { ballot, about },
         9 = Ask { stamp, ordered },
         16 = Ping { stamp },

@@ -38,19 +38,20 @@
 //! | `Alive` | keep-alive | each, the one before and the leader | I am here, and hold up to … |
 //! | `Suspect` | (named in §3.4) | each, leader | the next one is silent |
 //! | `Ask` | (none) | each, leader | reads wait: make a round, or an entry |
-//! | `PreVote`, `PreVoteOk` | (none) | candidate, all | would you promise? binds nobody |
+//! | `PreVote`, `PreVoteOk` | (none) | candidate, all | would you promise? promises nothing |
 //! | `Prepare`, `Promise`, `Reject` | PREPARE, PREPARE_OK | candidate, all | phase 1, in pages |
 //! | `Stand` | (none) | leader, next | I am about to stop |
 //! | `Ping`, `Pong` | (none) | leader, each, and back | how far away are you? |
 //!
 //! Words: the paper's *instance* is a slot, its *prepare number* a ballot, a node's *incarnation*
-//! a life, its `max_ack` is `everywhere`, and its `marked` is what the working chain leaves out.
+//! an incarnation, its `max_ack` is `everywhere`, and its `marked` is what the working chain leaves
+//! out.
 //!
 //! # Safety
 //!
-//! 1. A ballot has one owner, who uses it in one life only: its promise is on disk before the first
-//!    message under it, and a restart always takes a higher one. So at most one value is ever
-//!    proposed per slot and ballot.
+//! 1. A ballot has one owner, who uses it in one incarnation only: its promise is on disk before
+//!    the first message under it, and a restart always takes a higher one. So at most one value is
+//!    ever proposed per slot and ballot.
 //! 2. The acceptors are the epoch's n members, always, and both phases need floor(n/2)+1 of them.
 //!    The chain says who is sent what and who may read; it never says how many votes decide.
 //! 3. A replica accepts a ballot's entries without gaps, so "durably up to here" is its vote for
@@ -62,18 +63,19 @@
 //! 5. A promise is on disk before it is told, in every durability; so is a vote in disk durability.
 //! 6. A winner proposes, per slot, the value of the highest ballot among a majority's promises. A
 //!    value decided earlier was accepted by a majority, which meets this one; by induction over
-//!    ballots the highest ballot there carries that value. Where nobody accepted, it may propose
-//!    nothing.
+//!    ballots the highest ballot there carries that value. In slots where no replica accepted a
+//!    value, it may propose nothing.
 //! 7. A commit point learnt with a message holds for the ballot of that message and for what was
 //!    accepted under it; a commit point known otherwise (a fetched state) is not told. That of
 //!    a `Skip` may be such a one: only from the leader it decides what is held here. The pair
 //!    (ballot, commit point) stays true afterwards, whichever replica tells it: with a `Skip`, a
 //!    refusal or a state it decides the entries accepted under that very ballot, although a higher
 //!    one is promised by now. So a restart of all needs no state for what their journals have.
-//! 8. A life that forgot neither promises nor votes until it holds an AddNode of its own: the
-//!    leader proposed that after it had learned of the life, so before it in the log, or decided,
-//!    is everything that an earlier life voted for (under lower ballots: phase 1 found it; under
-//!    higher ones: the promise is on disk, and forbids following this leader).
+//! 8. An incarnation that lost its state neither promises nor votes until it holds an AddNode of
+//!    its own: the leader proposed that after it had learned of the incarnation, so before it in
+//!    the log, or decided, is everything that an earlier incarnation voted for (under lower
+//!    ballots: phase 1 found it; under higher ones: the promise is on disk, and forbids following
+//!    this leader).
 //! 9. Reads: see `reads.rs`. A replica that passed a round on had promised no higher ballot by
 //!    then; a quorum of such shows that nothing was decided elsewhere when the leader made the
 //!    round.
@@ -82,11 +84,12 @@
 //!
 //! # Deviations
 //!
-//! What the paper, its pseudo-code and its program leave open or say differently, and what is done
-//! here. What is unsafe as printed can be switched on in a build with the feature `plant`
-//! (`plant.rs`), and is told apart by a transcript: the rule for reads (K10), an acknowledgement
-//! that decides (K15), a candidate that decides its own copies (K6), a replaced life that promises
-//! (K2), passing on from one entry too late (K3), nothing sent again after a reset (K3).
+//! Points that the paper, its pseudo-code and its program leave open or state differently, with the
+//! choice made here. Readings that are unsafe as printed can be switched on in a build with the
+//! feature `bugs` (`bug.rs`), and a transcript tells each apart: the rule for reads (K10), an
+//! acknowledgement that decides (K15), a candidate that decides its own copies (K6), a replaced
+//! incarnation that promises (K2), forwarding from one entry too late (K3), nothing sent again
+//! after a reset (K3).
 //!
 //! - **K1, marked nodes** (Alg. 3 sends only to `cnextok`; A.5 sends RemoveNode to both). The entry
 //!   that removes a node is the last that is sent to it; later ones go to the next working one.
@@ -110,11 +113,11 @@
 //!   longer keeps what it lacks, it continues behind a decided slot and fetches a snapshot from any
 //!   replica, in pieces, from another one when the first fails. It neither reads, stands nor
 //!   executes until then. AddNode itself travels the working chain, in which a silent joiner is
-//!   removed like anyone else; its vote counts as soon as it holds AddNode in a life that forgot,
-//!   and always in a life that did not. One that fails soon after it was let in, again and again,
-//!   waits longer each time (`Admission`), until the chain needs it. If it has lost its state, it
-//!   waits only while the chain has more members than a quorum. The leader keeps it near meanwhile,
-//!   and its clients' requests and reads go through the log.
+//!   removed like anyone else; its vote counts as soon as it holds AddNode in an incarnation that
+//!   lost its state, and always in an incarnation that did not. One that fails soon after it was
+//!   let in, again and again, waits longer each time (`Admission`), until the chain needs it. If it
+//!   has lost its state, it waits only while the chain has more members than a quorum. The leader
+//!   keeps it near meanwhile, and its clients' requests and reads go through the log.
 //! - **K6, `max_ack` and garbage collection**: entries stay in memory until all members of the
 //!   epoch have accepted them, or a bound is reached; the replica that needs older ones takes the
 //!   state. Phase 1 begins behind the candidate's own commit point. A candidate below what an
@@ -139,19 +142,19 @@
 //!   one rule, see `watch.rs`. When fewer than a quorum are left, the chain waits.
 //! - **K13, who may complain**: members, about the one that follows them. The leader ignores it
 //!   while it hears that one itself, unless the complaint continues: then the link between the two
-//!   is broken. A replica that is not in the chain stands only when nobody has led for several
+//!   is broken. A replica that is not in the chain stands only when no leader was heard for several
 //!   timeouts, and then adds itself; an answer "removed" to its Prepare would leave an epoch
 //!   without a candidate when the only intact majority holds no member that knows that it is one.
-//! - **Who continues ahead of its state** keeps what it had accepted until the state is there, for
-//!   candidates, and sends nobody else ahead: the replica that lacks what it lacks asks the leader.
-//!   So a vote is never taken back by dropping what it was for: the one that counted the votes may
-//!   be lost, and those who gave them are all that is left. When entries ahead of the state take
-//!   twice `log_memory_bytes`, the replica votes for no more until it has the state, forwards what
-//!   comes, and drops what others decided without it. The same holds when trimmed entries were in a
-//!   snapshot that can no longer be read. When the state does not come for long and
-//!   nobody leads (the replica that had it may have lost it), it stands from what it has executed
-//!   on: what was decided behind the state, one of any majority has accepted, and the replica that
-//!   does not keep all that it accepted there says so.
+//! - **A replica ahead of its state** keeps what it had accepted until the state is there, for
+//!   candidates, and sends no other replica ahead: a replica that lacks the same entries asks the
+//!   leader. So a vote is never taken back by dropping what it was for: the one that counted the
+//!   votes may be lost, and those who gave them are all that is left. When entries ahead of the
+//!   state take twice `log_memory_bytes`, the replica votes for no more until it has the state,
+//!   forwards what comes, and drops what others decided without it. The same holds when trimmed
+//!   entries were in a snapshot that can no longer be read. When the state does not come for long
+//!   and there is no leader (the replica that had it may have lost it), it stands from what it has
+//!   executed on. If something was decided behind the state, one of any majority has accepted it,
+//!   and a replica that does not keep all that it accepted there says so.
 //! - **K14, durability** (none in the paper): entries travel ahead of the disk, votes follow when
 //!   the write is durable, so n disks work at the same time and not one after the other. Promise,
 //!   entries with their ballot, and membership (it is in the log and in snapshots) are on disk.
@@ -172,7 +175,7 @@
 // One replica: its state, and which handler each event reaches.
 mod replica;
 
-// What it does, as `impl ChainPaxos`, in the order of a request's way.
+// The handlers, as `impl ChainPaxos`, in the order of a request's way.
 mod acceptor;
 mod election;
 mod leader;
@@ -184,6 +187,7 @@ mod watch;
 
 // Its parts: each has private fields and knows nothing of the replica.
 mod agreement;
+mod bug;
 mod catch_up;
 mod chain;
 mod chain_state;
@@ -195,7 +199,6 @@ mod leader_state;
 mod links;
 mod message;
 mod peers;
-mod plant;
 mod read_rounds;
 mod rounds;
 mod share;
@@ -208,12 +211,12 @@ mod tests;
 
 use agreement::Agreement;
 
+#[cfg(feature = "bugs")]
+pub use bug::Bug;
 pub use chain::{Chain, Member};
 pub use config::{Config, ReadsBy};
 pub use entry::{Entry, Op};
 pub use message::{Header, Message, Round};
-#[cfg(feature = "plant")]
-pub use plant::Plant;
 pub use replica::{ChainPaxos, Frontend, Timer};
 pub use votes::{Vote, Votes};
 pub use wire::{Promised, Record, Summary};

@@ -1,4 +1,4 @@
-//! What a replica knows of each of the others, whichever ballot is promised.
+//! State of each peer, whichever ballot is promised.
 
 use alloc::{vec, vec::Vec};
 use core::time::Duration;

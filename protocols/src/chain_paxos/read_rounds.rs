@@ -47,7 +47,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// What must be executed.
+    /// The slot up to which everything must be executed.
     pub const fn end(&self) -> Slot {
         self.end
     }
@@ -193,7 +193,8 @@ impl Reads {
     pub fn on_round(&mut self, round: &Round, own: ReplicaId) {
         let asked = round.asked.iter().find(|(id, _)| *id == own);
         let asked = asked.map(|(_, stamp)| *stamp);
-        // What an earlier run of this process asked or forwarded is older than any read here.
+        // A stamp that an earlier run of this process asked for or forwarded is older than any read
+        // here.
         let asked = asked.filter(|stamp| self.gave(*stamp)).unwrap_or(0);
         if asked > 0 {
             self.answered = self.answered.max(asked);

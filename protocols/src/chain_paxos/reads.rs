@@ -7,7 +7,7 @@
 //!        └─ or: Ask ──► leader ──► a round that says "I was asked"      ─┤ leader after the read
 //!                                                                        ▼ had arrived
 //!   that round, forwarded by a quorum (on its way to here, or as a later round tells):
-//!   by then nobody had promised a higher ballot, so all that was decided before the read lies
+//!   by then none had promised a higher ballot, so all that was decided before the read lies
 //!   at or below that round's `end` ──► executed up to there? answer
 //! ```
 //!
@@ -19,8 +19,8 @@
 
 use super::{
     Message,
+    bug::Bug,
     config::ReadsBy,
-    plant::Plant,
     read_rounds::Question,
     replica::{ChainPaxos, Role},
 };
@@ -36,7 +36,7 @@ const LOOPS_MAX: Duration = Duration::from_secs(5);
 impl ChainPaxos {
     /// Refused while joining: what it knows of the chain may be old (§4, property ii).
     pub(super) fn takes_reads(&self) -> bool {
-        !self.catch_up.fetching().under_way() && self.catch_up.is_voting()
+        !self.catch_up.fetching().in_progress() && self.catch_up.is_voting()
     }
 
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
@@ -44,7 +44,7 @@ impl ChainPaxos {
             ctx.mark("read refused: it joins");
             return reject(key, Taken::Refused, ctx);
         }
-        if self.planted(Plant::ReadServedAtOnce) {
+        if self.injected(Bug::ReadServedAtOnce) {
             return ctx.query(batch, Slot(0), false, key.0, &());
         }
         if !self.reads.takes(batch.len(), self.config.queue_bytes) {
@@ -66,7 +66,7 @@ impl ChainPaxos {
                 ctx.query(read.batch().clone(), slot, false, read.frontend(), &());
             }
         }
-        if self.planted(Plant::PaperReadRule) {
+        if self.injected(Bug::PaperReadRule) {
             while let Some(read) = self.reads.pop_seen(self.agreement.agreed()) {
                 ctx.query(read.batch().clone(), Slot(0), false, read.frontend(), &());
             }
@@ -97,7 +97,7 @@ impl ChainPaxos {
         let local = self.config.reads == ReadsBy::Local
             && !self.chain.is_outside()
             && self.chain.decided().contains(self.me.id())
-            && !self.planted(Plant::PaperReadRule);
+            && !self.injected(Bug::PaperReadRule);
         let leads = matches!(self.role, Role::Leader(_));
         let times = (self.read_limit(), self.leader.round_trip());
         let (question, wake) = self.reads.next_question(local, leads, times, ctx.now());

@@ -1,9 +1,9 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Agreement, Config, Entry, Message, Promised, Record, Summary, catch_up::CatchUp,
+    Agreement, Config, Entry, Message, Promised, Record, Summary, bug::Bug, catch_up::CatchUp,
     chain_state::ChainState, downstream::Downstream, leader_state::LeaderState, peers::Peers,
-    plant::Plant, read_rounds::Reads, share::Share, votes::Vote,
+    read_rounds::Reads, share::Share, votes::Vote,
 };
 use alloc::{format, string::ToString, vec};
 use core::time::Duration;
@@ -33,9 +33,9 @@ pub(super) enum Role {
 }
 
 quintet_replica::timers! {
-    /// What wakes a replica.
+    /// The timers of a replica.
     pub enum Timer {
-        /// Patience with the leader, or a candidate's with its voters.
+        /// Timeout for the leader, or a candidate's with its voters.
         Election,
         /// Keep-alives, suspicion, the leader's heartbeat, asking again.
         Beat,
@@ -76,14 +76,19 @@ impl ChainPaxos {
         }
     }
 
-    /// A peer is in this life of its, or in a later one.
-    pub(super) fn meet(&mut self, peer: ReplicaId, life: Incarnation, ctx: &mut Context<'_, Self>) {
-        let observed = self.peers.observe(peer, life);
+    /// A peer is in this incarnation of its, or in a later one.
+    pub(super) fn meet(
+        &mut self,
+        peer: ReplicaId,
+        incarnation: Incarnation,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let observed = self.peers.observe(peer, incarnation);
         if observed == Observed::Known {
             return;
         }
         let vote = Vote {
-            life,
+            incarnation,
             upto: Slot(0),
         };
         self.agreement.raise(peer, vote);
@@ -91,7 +96,7 @@ impl ChainPaxos {
             candidate.replaced(peer);
         }
         if observed == Observed::Restarted {
-            ctx.mark("peer came back in a new life");
+            ctx.mark("peer came back in a new incarnation");
         }
     }
 }
@@ -111,10 +116,10 @@ impl Protocol for ChainPaxos {
         "election won",
         "entries sent again",
         "first leader",
-        "forgot what it had accepted",
+        "lost what it had accepted",
         "gap in the chain",
-        "goes on ahead of its state",
-        "ignored: forgot",
+        "continues ahead of its state",
+        "ignored: state lost",
         "ignored: old ballot",
         "ignored: vote for another ballot",
         "leader adds itself",
@@ -122,7 +127,7 @@ impl Protocol for ChainPaxos {
         "leader stepped down",
         "leadership handed off",
         "next in the chain suspected",
-        "peer came back in a new life",
+        "peer came back in a new incarnation",
         "pre-vote refused",
         "re-admission proposed",
         "re-admitted",
@@ -187,23 +192,25 @@ impl Protocol for ChainPaxos {
         self.peers.start(ctx.now());
         self.reads.start(ctx.random());
         let Recovered {
-            first_boot, forgot, ..
+            first_boot,
+            state_lost,
+            ..
         } = recovered;
         if !self.restore(recovered) {
             return ctx.halt_damaged();
         }
-        if forgot {
-            let votes = self.planted(Plant::ReplacedLifeCounts);
+        if state_lost {
+            let votes = self.injected(Bug::ReplacedIncarnationCounts);
             self.catch_up.lose_state(votes);
-            ctx.mark("forgot what it had accepted");
+            ctx.mark("lost what it had accepted");
             if !self.me.can_recover() {
                 return self.me.halt_lost(ctx);
             }
         }
         self.rework(ctx);
-        // What an earlier life of this replica voted no longer counts here.
+        // A vote of an earlier incarnation of this replica no longer counts here.
         let vote = Vote {
-            life: self.me.incarnation(),
+            incarnation: self.me.incarnation(),
             upto: Slot(0),
         };
         self.agreement.raise(self.me.id(), vote);
@@ -245,14 +252,14 @@ impl Protocol for ChainPaxos {
             Message::Missing { ballot, held } => self.on_missing(from, ballot, held, ctx),
             Message::Alive {
                 ballot,
-                life,
+                incarnation,
                 whole,
                 able,
                 held,
                 round,
             } => {
-                self.meet(from, life, ctx);
-                self.on_alive(from, (ballot, life, whole, held), able, round, ctx);
+                self.meet(from, incarnation, ctx);
+                self.on_alive(from, (ballot, incarnation, whole, held), able, round, ctx);
             }
             Message::Suspect { ballot, about } if about.index() < self.me.members() => {
                 if ballot == self.ballots.promised() {
@@ -307,7 +314,7 @@ impl Protocol for ChainPaxos {
         }
         self.restart_at(slot, summary);
         self.extend_held();
-        self.look_for_this_life(ctx);
+        self.look_for_this_incarnation(ctx);
         self.maybe_recovered(ctx);
         self.vote();
         self.rework(ctx);
@@ -359,7 +366,7 @@ impl Protocol for ChainPaxos {
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         let wake = self.lead(ctx);
         self.maybe_commit(ctx);
-        // Passed on before it is executed: nobody downstream waits for this replica's store.
+        // Forwarded before it is executed: no replica downstream waits for this replica's store.
         self.send_stream(ctx);
         self.send_forward(ctx);
         let (slots, reads) = (
@@ -390,10 +397,10 @@ impl Protocol for ChainPaxos {
         let role = match &self.role {
             Role::Leader(_) => "leader",
             Role::Candidate(..) => "candidate",
-            Role::Follower if !self.catch_up.is_voting() => "forgot",
+            Role::Follower if !self.catch_up.is_voting() => "state lost",
             Role::Follower if self.leader.leader().is_none() => "follower",
             Role::Follower if self.chain.is_outside() => "out",
-            Role::Follower if self.catch_up.fetching().under_way() => "joining",
+            Role::Follower if self.catch_up.fetching().in_progress() => "joining",
             Role::Follower if self.chain.is_tail() => "tail",
             Role::Follower => "middle",
         };
@@ -445,13 +452,14 @@ impl Protocol for ChainPaxos {
         self.assert_leadership();
         self.catch_up.assert_kept(&self.log);
         assert!(
-            self.log.first() <= self.log.executed().next() || self.catch_up.fetching().under_way(),
+            self.log.first() <= self.log.executed().next()
+                || self.catch_up.fetching().in_progress(),
             "what is not executed is kept, or its state is on its way"
         );
         let own = self.agreement.votes().of(self.me.id());
         assert!(
             self.catch_up.is_voting() || own == Slot(0),
-            "who forgot does not vote"
+            "a replica without state does not vote"
         );
         assert!(
             self.chain.decided().members.len() >= self.me.majority(),

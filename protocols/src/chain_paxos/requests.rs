@@ -31,7 +31,7 @@ impl ChainPaxos {
         self.housekeeping.arm(ctx);
         match &mut self.role {
             Role::Leader(lead) => lead.queue.push(key, batch),
-            _ => self.requests.pass_on(batch),
+            _ => self.requests.forward(batch),
         }
     }
 
@@ -52,8 +52,8 @@ impl ChainPaxos {
     pub(super) fn forward_all(&mut self) {
         match &mut self.role {
             Role::Leader(lead) => self.requests.queue_all(&mut lead.queue),
-            _ if self.leader.leader().is_some() => self.requests.pass_on_all(),
-            _ => self.requests.pass_on_nothing(),
+            _ if self.leader.leader().is_some() => self.requests.forward_all(),
+            _ => self.requests.forward_nothing(),
         }
     }
 

@@ -6,26 +6,26 @@
 //!   next:     take in what came ─► pass it on ─► ◄───────┘ …
 //! ```
 //!
-//! What a turn forwards leaves when the turn is over. A replica that ran all that had gathered
-//! would hold up everyone behind it for as long, each in its turn, and meanwhile as much would
-//! gather with them: a round would take as long as all replicas' work together.
+//! Messages that a turn forwards leave when the turn is over. A replica that ran all that had
+//! gathered would hold up everyone behind it for as long, each in its turn, and meanwhile as much
+//! would gather with them: a round would take as long as all replicas' work together.
 
 use core::time::Duration;
 use quintet_replica::{Time, Wake};
 
-/// What is run at one moment whatever else there is to do, in bytes of commands.
+/// Commands executed at once whatever other work there is, in bytes.
 const BYTES: usize = 4 << 10;
 /// A read costs as much as a command that is that many times as long: its answer goes to a client.
 const READ: usize = 4;
 /// Of the slots that wait, such a part is run at one moment at least: who falls behind runs more
 /// at a time, so that what waits stays in proportion to what comes.
 const SLOTS: u64 = 4;
-/// The same of reads, which hold nobody else up.
+/// The same of reads, which delay no other replica.
 const READS: u64 = 32;
 /// A moment that is not this one.
 const SOON: Duration = Duration::from_nanos(1);
 
-/// What was run of it.
+/// The executed part.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct Share {
     moment: Time,
@@ -33,7 +33,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// What of that many slots and reads is run now however long they are.
+    /// The part of that many slots and reads that is executed now however long they are.
     pub fn of(&mut self, slots: u64, reads: u64, now: Time) -> (u64, u64) {
         if now == self.moment && self.spent > 0 {
             return (0, 0);

@@ -7,15 +7,15 @@
 //!   head ─► slow ─► r2        one before the middle holds everybody up: its RemoveNode and its
 //!     ▲               │       AddNode behind the tail are proposed together
 //!     └───── Ack ─────┘
-//!   head ─► r2 ─► slow        behind the middle it holds nobody up but the leader, who hears of
+//!   head ─► r2 ─► slow        behind the middle it delays only the leader, who hears of
 //!     ▲      │       ┆        decisions from the tail: `turn` names the last one before it, who
 //!     ├─ Ack ┘       ┆        answers too
 //!     └╌╌╌╌ Ack ╌╌╌╌╌┘
 //! ```
 //!
 //! The paper knows replicas that work and replicas that are removed. One that answers every
-//! keep-alive at a hundredth of the others' speed is neither. What is slow is judged beside the
-//! others, so that a chain around the world is not torn apart.
+//! keep-alive at a hundredth of the others' speed is neither. A replica's speed is assessed in
+//! comparison with the others, so that a chain around the world is not torn apart.
 
 use super::{
     Message, Op,
@@ -93,11 +93,15 @@ impl ChainPaxos {
         {
             ctx.mark("slow replica moved behind the tail");
             let known = self.peers.incarnations().of(id);
-            let life = self.chain.working().life(id).map(Incarnation);
-            let life = life.map_or(known, |life| life.max(known));
+            let incarnation = self.chain.working().incarnation(id).map(Incarnation);
+            let incarnation = incarnation.map_or(known, |incarnation| incarnation.max(known));
             self.propose_op(Op::Remove { id });
             let after = tail;
-            self.propose_op(Op::Add { id, life, after });
+            self.propose_op(Op::Add {
+                id,
+                incarnation,
+                after,
+            });
         }
         let Role::Leader(lead) = &mut self.role else {
             return;

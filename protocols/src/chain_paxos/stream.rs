@@ -9,14 +9,14 @@
 //! ```
 //!
 //! Nothing travels by itself: every message is sent once per turn at most, by `on_idle`, when
-//! everything that had arrived was taken in. What was lost with a connection is asked for by the
+//! everything that had arrived was taken in. Messages lost with a connection are requested by the
 //! receiver (`Missing`), because only it knows what came.
 
 use super::{
     Entry, Message,
+    bug::Bug,
     chain::Next,
     message::Header,
-    plant::Plant,
     replica::{ChainPaxos, Role},
     votes::Vote,
 };
@@ -96,7 +96,7 @@ impl ChainPaxos {
         // From the first entry that is not known to be there: "max_ack + 1", not the prose's
         // "from max_ack". Where more is missing, the next one says so.
         let mut next = known.max(self.log.committed()).next();
-        if self.planted(Plant::RepropagateOffByOne) {
+        if self.injected(Bug::RepropagateOffByOne) {
             next = next.next();
         }
         self.downstream.link(to, next, self.me.members());
@@ -120,8 +120,8 @@ impl ChainPaxos {
                     return;
                 }
                 if self.hollow() {
-                    // Who has not the state sends nobody ahead of it; the next one asks the
-                    // leader, who has.
+                    // A replica without the state sends no other ahead of it; the next one asks the
+                    // leader, which has the state.
                     ctx.mark("the next one needs what is missing here");
                     self.downstream.continue_at(self.log.committed().next());
                 } else {
@@ -159,7 +159,7 @@ impl ChainPaxos {
         }
     }
 
-    /// What the next one should hear besides entries, ahead of those from `first` on.
+    /// Sends the next one the header, ahead of the entries from `first` on.
     fn send_header(&mut self, first: Slot, to: ReplicaId, ctx: &mut Context<'_, Self>) {
         let (header, entries) = (self.header(), Vec::new());
         let message = Message::Accept {
@@ -213,7 +213,7 @@ impl ChainPaxos {
         self.downstream.acked(&self.agreement, held);
     }
 
-    /// Somebody that this replica sends to lacks what follows `held`.
+    /// The successor lacks the entries behind `held`.
     pub(super) fn on_missing(
         &mut self,
         from: ReplicaId,
@@ -224,7 +224,7 @@ impl ChainPaxos {
         if ballot != self.ballots.promised() || held > self.log.held() {
             return ctx.mark("ignored: gap under another ballot");
         }
-        if self.planted(Plant::NoResend) {
+        if self.injected(Bug::NoResend) {
             return;
         }
         if self.downstream.to() == Some(Next::Peer(from)) {
@@ -284,14 +284,14 @@ impl ChainPaxos {
 
     /// The connection to the next replica is new: it is asked what it lacks.
     pub(super) fn on_next_link_up(&mut self) {
-        if !self.planted(Plant::NoResend) {
+        if !self.injected(Bug::NoResend) {
             // It has heard nothing for sure, so that the next turn sends it a message, from which
             // it sees what it lacks.
             self.downstream.forget_sent(self.me.members());
         }
     }
 
-    /// What the leader learns from the tail.
+    /// The leader receives an acknowledgement of the tail.
     pub(super) fn on_ack(
         &mut self,
         from: ReplicaId,

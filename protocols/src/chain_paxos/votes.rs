@@ -19,8 +19,8 @@ use smallvec::SmallVec;
 /// One acceptor's vote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Vote {
-    /// The life in which it voted.
-    pub life: Incarnation,
+    /// The incarnation in which it voted.
+    pub incarnation: Incarnation,
     /// It has accepted all entries up to here under the ballot, or knows them to be decided.
     pub upto: Slot,
 }
@@ -38,11 +38,12 @@ impl Votes {
         self.0[id.index()].upto
     }
 
-    /// Takes a vote into account. One of an earlier life counts nothing (a later life has
-    /// forgotten it); one of a later life replaces what an earlier one said.
+    /// Takes a vote into account. A vote of an earlier incarnation counts nothing (a later
+    /// incarnation has lost it); a vote of a later incarnation replaces the earlier one.
     pub(super) fn raise(&mut self, id: ReplicaId, vote: Vote) -> bool {
         let known = &mut self.0[id.index()];
-        let newer = vote.life > known.life || (vote.life == known.life && vote.upto > known.upto);
+        let newer = vote.incarnation > known.incarnation
+            || (vote.incarnation == known.incarnation && vote.upto > known.upto);
         if newer {
             *known = vote;
         }
@@ -66,7 +67,7 @@ impl Votes {
     }
 }
 
-wire! { struct Vote { life, upto } }
+wire! { struct Vote { incarnation, upto } }
 
 impl Wire for Votes {
     fn encode(&self, writer: &mut Writer<'_>) {
@@ -81,9 +82,9 @@ impl Wire for Votes {
 mod tests {
     use super::*;
 
-    fn vote(life: u64, upto: u64) -> Vote {
+    fn vote(incarnation: u64, upto: u64) -> Vote {
         Vote {
-            life: Incarnation(life),
+            incarnation: Incarnation(incarnation),
             upto: Slot(upto),
         }
     }
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn later_life_takes_back_what_an_earlier_one_said() {
+    fn later_incarnation_takes_back_what_an_earlier_one_said() {
         let mut votes = Votes::new(3);
         votes.raise(ReplicaId(1), vote(1, 9));
         assert!(votes.raise(ReplicaId(1), vote(2, 4)));

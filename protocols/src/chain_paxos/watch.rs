@@ -6,7 +6,7 @@
 //!   the leader, if that is the next one:  stand               (the tail's part)
 //!   no rounds at all:  stand, after a random time             (the second; see election.rs)
 //!   rounds come up to one and not to the next, and both are there: their link is broken, one way;
-//!                      the leader removes the latter, and takes it in behind somebody else
+//!                      the leader removes the latter, and takes it in behind another
 //! ```
 
 use super::{
@@ -35,7 +35,7 @@ impl ChainPaxos {
     pub(super) fn alive(&self) -> Message {
         Message::Alive {
             ballot: self.ballots.promised(),
-            life: self.me.incarnation(),
+            incarnation: self.me.incarnation(),
             whole: self.catch_up.is_voting(),
             able: self.able(),
             held: self.log.held(),
@@ -64,7 +64,7 @@ impl ChainPaxos {
     pub(super) fn on_alive(
         &mut self,
         from: ReplicaId,
-        (ballot, life, whole, held): (Ballot, Incarnation, bool, Slot),
+        (ballot, incarnation, whole, held): (Ballot, Incarnation, bool, Slot),
         able: bool,
         round: u64,
         ctx: &mut Context<'_, Self>,
@@ -76,8 +76,9 @@ impl ChainPaxos {
         }
         self.ballots.observe(ballot);
         self.peers.on_report(from, !whole, ctx.arrived());
-        if matches!(self.role, Role::Leader(_)) && life == self.peers.incarnations().of(from) {
-            self.admit(from, (ballot, life, whole, held), ctx);
+        if matches!(self.role, Role::Leader(_)) && incarnation == self.peers.incarnations().of(from)
+        {
+            self.admit(from, (ballot, incarnation, whole, held), ctx);
         }
     }
 
@@ -114,12 +115,12 @@ impl ChainPaxos {
             Link::Up { .. } | Link::Reset => {
                 self.peers.link_up(peer);
                 if self.chain.is_outside() || !self.catch_up.is_voting() {
-                    // Whoever leads learns at once that this replica wants to come in.
+                    // The leader learns at once that this replica wants to come in.
                     let message = self.alive();
                     ctx.send(peer, Lane::Control, &message);
                 }
-                // What was on its way may be lost (K3): the next one is asked, the leader is told
-                // again.
+                // Messages in flight may be lost (K3): this replica asks the next one, and tells
+                // the leader again.
                 if self.watched() == Some(peer) {
                     self.on_next_link_up();
                 }
@@ -144,8 +145,8 @@ impl ChainPaxos {
         }
     }
 
-    /// A replica that forgot looks whether too many others did too: then what they acknowledged
-    /// is gone, and only the operator can say that this is accepted.
+    /// A replica that lost its state looks whether too many others did too: then what they
+    /// acknowledged is gone, and only the operator can say that this is accepted.
     fn look_for_lost_memories(&mut self, ctx: &mut Context<'_, Self>) {
         let (now, recent) = (ctx.now(), self.config.heartbeat * 4);
         let since = self.peers.too_many_lost(&self.me, now, recent);

@@ -1,4 +1,4 @@
-//! What is written to disk.
+//! The records on disk.
 //!
 //! ```text
 //!   journal: Record, Record, Record …      promise file: Promised      snapshot: Summary
@@ -11,7 +11,7 @@ use quintet_replica::{
     wire,
 };
 
-/// What the journal keeps.
+/// A record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// An entry was accepted for the record's slot.
@@ -20,11 +20,11 @@ pub enum Record {
         ballot: Ballot,
         /// All slots up to here were known to be decided when this was written.
         committed: Slot,
-        /// What was accepted.
+        /// The accepted entry.
         entry: Entry,
     },
     /// Everything behind `from` up to the record's slot is decided, but not here: a state must be
-    /// fetched. What was accepted there before no longer counts.
+    /// fetched. Entries accepted there before no longer count.
     Skip {
         /// The last slot that is here.
         from: Slot,
@@ -40,7 +40,7 @@ wire! {
     }
 }
 
-/// What must survive a crash in every durability: the highest ballot promised.
+/// State that must survive a crash in every durability: the highest ballot promised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promised(pub Ballot);
 
@@ -53,7 +53,7 @@ impl Wire for Promised {
     }
 }
 
-/// What a snapshot carries for the protocol.
+/// The protocol's part of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The time of the last command that the snapshot covers.

@@ -1,13 +1,11 @@
-//! What every replica does with the view's log: appends, acknowledges, commits and executes.
+//! The work of every replica on the view's log: appending, acknowledging, committing and executing.
 //!
 //! ```text
 //!   proposal ──► buffer ──(no hole before it)──► log + journal ──(durable)──► acknowledged
 //!                                                 └──(a majority's)──► committed, executed
 //! ```
 
-use super::{
-    Chora, Promised, Record, Summary, Value, peers::PeerState, plant::Plant, view_log::Held,
-};
+use super::{Chora, Promised, Record, Summary, Value, bug::Bug, peers::PeerState, view_log::Held};
 use alloc::collections::BTreeMap;
 use quintet_replica::{Bytes, Context, Durability, Recovered, ReplicaId, Slot, parts::request_key};
 use smallvec::SmallVec;
@@ -32,7 +30,7 @@ impl Chora {
         let write = ctx.persist(slot, &record);
         let value = record.value;
         self.log.append(Held { view, value });
-        if self.me.durability() == Durability::Memory || self.planted(Plant::AckNotDurable) {
+        if self.me.durability() == Durability::Memory || self.injected(Bug::AckNotDurable) {
             self.log.vote_now();
         } else {
             self.log.vote_after(write);
@@ -102,8 +100,8 @@ impl Chora {
         }
     }
 
-    /// What this replica acknowledges in its view; 0 before it has the view's beginning, and while
-    /// what it acknowledged before is forgotten.
+    /// The slot up to which this replica acknowledges in its view; 0 before it has the view's
+    /// beginning, and while its earlier acknowledgements are dropped.
     pub(super) fn ack(&self) -> Slot {
         match self.view.init() {
             _ if self.catch_up.is_recovering() => Slot(0),
@@ -121,10 +119,10 @@ impl Chora {
         acked[self.me.id().index()] = self.ack();
         acked.sort_unstable_by(|a, b| b.cmp(a));
         let mut majority = self.me.majority();
-        if self.planted(Plant::MinorityCommits) {
+        if self.injected(Bug::MinorityCommits) {
             majority -= 1;
         }
-        if self.planted(Plant::QuorumShrinks) {
+        if self.injected(Bug::QuorumShrinks) {
             majority = majority.min(init.live.len() / 2 + 1);
         }
         let quorum = acked[majority.max(1) - 1];
@@ -217,7 +215,7 @@ impl Chora {
     /// Restores log and pointers from the journal. False when it contradicts itself.
     pub(super) fn restore(&mut self, recovered: Recovered<Promised, Record, Summary>) -> bool {
         if let Some(promised) = recovered.promise
-            && !self.planted(Plant::PromiseForgotten)
+            && !self.injected(Bug::PromiseLost)
         {
             self.view.restore(promised);
         }
@@ -239,9 +237,9 @@ impl Chora {
             if slot != self.log.end() {
                 break;
             }
-            // What was cleared and not written over still stands in the journal. An entry belongs
-            // to the log only behind what it was written behind.
-            if record.before != self.log.last_view() && !self.planted(Plant::GhostEntries) {
+            // Entries that were cleared and not overwritten still stand in the journal. An entry
+            // belongs to the log only behind what it was written behind.
+            if record.before != self.log.last_view() && !self.injected(Bug::GhostEntries) {
                 break;
             }
             let Record { view, value, .. } = record;

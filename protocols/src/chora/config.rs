@@ -4,7 +4,7 @@ use alloc::{format, string::String};
 use core::time::Duration;
 use quintet_replica::{check_longer, size_option};
 
-/// What drives a replica to send.
+/// The event that makes a replica send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Drive {
     /// Whichever the network allows, by what was measured.
@@ -109,7 +109,7 @@ quintet_replica::options! {
         /// the most bytes of executed entries kept in memory for replicas that lag;
         /// those further behind receive a snapshot
         log_memory_bytes: bytes(1024..=17_179_869_184) = 67_108_864,
-        planted: super::plant::Planted,
+        injected: super::bug::Injected,
     }
     impl Options {
         const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[

@@ -1,4 +1,4 @@
-//! Who brings the load, and who proposes for that reason (§6.7.2).
+//! The members that bring the load, and those that propose for that reason (§6.7.2).
 //!
 //! ```text
 //!   executed here: of whose clients ──(every heartbeat)──► own part of all ──► pulse: loaded, or not
@@ -14,7 +14,7 @@
 
 use quintet_replica::ReplicaSet;
 
-/// A judgement rests on at least that many batches: without load nothing changes.
+/// An assessment rests on at least that many batches: without load nothing changes.
 const BATCHES_MIN: u64 = 16;
 /// With n members, a replica with a part of `1 / (BEGINS · n)` of all batches, twice in a row,
 /// begins to count as loaded, and with less than `1 / (ENDS · n)`, twice in a row, it no longer
@@ -23,19 +23,19 @@ const BEGINS: u64 = 4;
 const ENDS: u64 = 16;
 /// For that many heartbeats in a row the same others must have been the better proposers: a view
 /// change costs everybody's commands a few round trips.
-const PATIENCE: u32 = 5;
+const TIMEOUT: u32 = 5;
 
 /// See the module.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Demand {
-    /// Batches executed since the last judgement: all, and those of the own clients.
+    /// Batches executed since the last assessment: all, and those of the own clients.
     all: u64,
     own: u64,
-    /// What the last judgement by itself would have made of it; none between the two bounds.
+    /// The result that the last assessment by itself would give; none between the two bounds.
     leaning: Option<bool>,
     /// Whether this replica brings a part of the load.
     loaded: bool,
-    /// Who should propose, and how many heartbeats in a row that was so.
+    /// The wanted proposers, and for how many heartbeats in a row they were wanted.
     wanted: ReplicaSet,
     since: u32,
 }
@@ -53,7 +53,7 @@ impl Demand {
     }
 
     /// A heartbeat: is this one of `members` that bring a part of the load?
-    pub fn judge(&mut self, members: usize) {
+    pub fn assess(&mut self, members: usize) {
         if self.all < BATCHES_MIN {
             return;
         }
@@ -86,7 +86,7 @@ impl Demand {
 
     /// Whether others should propose, and have been the better ones for long enough.
     pub const fn is_due(&self) -> bool {
-        self.since >= PATIENCE
+        self.since >= TIMEOUT
     }
 }
 
@@ -95,11 +95,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn part_of_load_counts_until_it_is_much_smaller_than_where_it_began_to() {
+    fn load_share_counts_until_it_falls_far_below_start() {
         let mut demand = Demand::default();
         let mut window = |own: u64, all: u64| {
             (0..all).for_each(|batch| demand.executed(batch < own));
-            demand.judge(3);
+            demand.assess(3);
             demand.loaded
         };
         assert!(!window(15, 15), "too few to tell");
@@ -129,11 +129,11 @@ mod tests {
             (0..times).for_each(|_| demand.compare(loaded, all));
             demand.is_due()
         };
-        assert!(!due(ReplicaSet::EMPTY, 100), "nobody brings anything");
-        assert!(!due(one, PATIENCE - 1));
-        assert!(!due(two, PATIENCE - 1), "others than before");
+        assert!(!due(ReplicaSet::EMPTY, 100), "no member brings load");
+        assert!(!due(one, TIMEOUT - 1));
+        assert!(!due(two, TIMEOUT - 1), "others than before");
         assert!(!due(all, 1), "as it is");
-        assert!(!due(two, PATIENCE - 1));
+        assert!(!due(two, TIMEOUT - 1));
         assert!(due(two, 1));
     }
 }

@@ -9,8 +9,8 @@
 //! Slots are executed in their order, so one proposer that is slow, and not dead, makes everybody's
 //! commands as slow as its own. It is found by what it costs: how much later its proposals come
 //! than those of others that were meant to come after them. Own proposals do not count, as they
-//! come to oneself without any way to go. A replica that proposes nothing costs nobody anything;
-//! what its own clients ask for takes the way to a proposer and back.
+//! come to oneself without any way to go. A replica that proposes nothing costs the others nothing;
+//! its own clients' requests take the way to a proposer and back.
 //!
 //! A replica that was found slow may propose again after a while, each time after a longer one. As
 //! with the load, only the speed depends on any of this.
@@ -19,17 +19,18 @@ use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{ReplicaId, ReplicaSet, Slot, Time};
 
-/// A judgement rests on at least that many waits.
+/// An assessment rests on at least that many waits.
 const SAMPLES_MIN: u32 = 16;
-/// Who is waited for less than this is not slow, whatever the others are.
+/// A proposer with a shorter delay than this is not slow, whatever the others are.
 const LATER_MIN: Duration = Duration::from_millis(5);
 /// Nor is who is waited for less than that many times as long as the median of the others.
 const TIMES: u32 = 8;
-/// Who was found slow proposes again after this, the next time after twice as long, and so on.
+/// A proposer that was found slow proposes again after this, the next time after twice as long, and
+/// so on.
 const AGAIN_FIRST: Duration = Duration::from_secs(10);
 const AGAIN_MAX: Duration = Duration::from_secs(320);
 
-/// What is known of one member.
+/// The measurements of one member.
 #[derive(Clone, Debug, Hash)]
 struct Waits {
     /// How much later its proposals come, mostly; an average in which the newest counts an eighth.
@@ -46,7 +47,7 @@ pub(super) struct Drag {
     members: Vec<Waits>,
     /// One of the slots that came while others before them were missing: of which view, and when.
     waiting: Option<(u64, Slot, Time)>,
-    /// Who is slow, as seen from here.
+    /// The slow members, as seen from here.
     slow: ReplicaSet,
 }
 
@@ -97,7 +98,7 @@ impl Drag {
     }
 
     /// A heartbeat: who of these proposers, this replica not among them, is slow?
-    pub fn judge(&mut self, proposers: ReplicaSet, now: Time) {
+    pub fn assess(&mut self, proposers: ReplicaSet, now: Time) {
         for id in proposers.iter() {
             let waits = &self.members[id.index()];
             if waits.samples < SAMPLES_MIN || waits.usual < LATER_MIN {
@@ -108,7 +109,7 @@ impl Drag {
                 .map(|other| self.members[other.index()].usual)
                 .collect();
             usual.sort_unstable();
-            // With nobody to compare it with, it may be the network.
+            // Without another member to compare it with, it may be the network.
             let Some(median) = usual.get(usual.len() / 2) else {
                 continue;
             };
@@ -145,31 +146,35 @@ mod tests {
     fn slow_is_who_comes_much_later_than_the_others_and_often() {
         let mut drag = Drag::new(4);
         let mut now = Time(0);
-        let mut judged = |drag: &mut Drag| {
+        let mut assessed = |drag: &mut Drag| {
             now = now + MS;
-            drag.judge(ALL, now);
+            drag.assess(ALL, now);
             drag.slow
         };
         times(&mut drag, 3, MS * 40, SAMPLES_MIN - 1);
-        assert_eq!(judged(&mut drag), ReplicaSet::EMPTY, "too few to tell");
+        assert_eq!(assessed(&mut drag), ReplicaSet::EMPTY, "too few to tell");
         times(&mut drag, 1, MS * 6, 20);
         times(&mut drag, 2, MS * 6, 20);
         times(&mut drag, 3, MS * 40, 1);
-        assert_eq!(judged(&mut drag), ReplicaSet::EMPTY, "all are far");
+        assert_eq!(assessed(&mut drag), ReplicaSet::EMPTY, "all are far");
         times(&mut drag, 1, MS, 60);
-        assert_eq!(judged(&mut drag), ReplicaSet::EMPTY, "one other is, too");
+        assert_eq!(assessed(&mut drag), ReplicaSet::EMPTY, "one other is, too");
         times(&mut drag, 2, MS, 60);
-        assert_eq!(judged(&mut drag), ReplicaSet(0b1000));
+        assert_eq!(assessed(&mut drag), ReplicaSet(0b1000));
         let mut quick = Drag::new(4);
         times(&mut quick, 3, MS * 4, 100);
-        assert_eq!(judged(&mut quick), ReplicaSet::EMPTY, "it is not worth it");
+        assert_eq!(
+            assessed(&mut quick),
+            ReplicaSet::EMPTY,
+            "it is not worth it"
+        );
     }
 
     #[test]
-    fn alone_nobody_is_slow() {
+    fn single_member_is_never_slow() {
         let mut drag = Drag::new(4);
         times(&mut drag, 3, MS * 400, 100);
-        drag.judge(ReplicaSet(0b1000), Time(0));
+        drag.assess(ReplicaSet(0b1000), Time(0));
         assert_eq!(drag.slow, ReplicaSet::EMPTY);
     }
 
@@ -179,12 +184,12 @@ mod tests {
         let mut now = Time(0);
         for seconds in [10, 20, 40, 80, 160, 320, 320] {
             times(&mut drag, 3, MS * 40, SAMPLES_MIN);
-            drag.judge(ALL, now);
+            drag.assess(ALL, now);
             now = now + MS * (seconds * 1000 - 1);
-            drag.judge(ALL, now);
+            drag.assess(ALL, now);
             assert_eq!(drag.slow, ReplicaSet(0b1000), "{seconds}");
             now = now + MS;
-            drag.judge(ALL, now);
+            drag.assess(ALL, now);
             assert_eq!(drag.slow, ReplicaSet::EMPTY, "{seconds}");
         }
     }

@@ -18,7 +18,7 @@ impl Chora {
 
     /// Looks every heartbeat where the load comes from, but for what comes by a slow replica.
     pub(super) fn watch_load(&mut self) {
-        self.load.demand.judge(self.me.members());
+        self.load.demand.assess(self.me.members());
         if let Some(init) = self.view.init() {
             let now: ReplicaSet = init.proposers.iter().copied().collect();
             let loaded = self.loaded(self.quick(init.live));
@@ -43,7 +43,7 @@ impl Chora {
     pub(super) fn watch_drag(&mut self, now: Time) {
         if let Some(init) = self.view.init() {
             let proposers: ReplicaSet = init.proposers.iter().copied().collect();
-            self.load.drag.judge(proposers.without(self.me.id()), now);
+            self.load.drag.assess(proposers.without(self.me.id()), now);
         }
     }
 

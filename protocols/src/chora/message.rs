@@ -1,4 +1,4 @@
-//! What Chora sends and what it writes to disk.
+//! The messages of Chora and its records on disk.
 //!
 //! ```text
 //!   frontend ── Request ───────► replica ── Forward ───────► a proposer
@@ -18,18 +18,19 @@ use quintet_replica::{
 };
 use smallvec::SmallVec;
 
-/// What a view begins with: who initiated it, where it begins, who proposes in it.
+/// The beginning of a view: its initiator, its first slot, its proposers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ViewInit {
     /// The view.
     pub view: u64,
-    /// Who was elected; its log up to `base` is the view's base log.
+    /// The elected replica; its log up to `base` is the view's base log.
     pub initiator: ReplicaId,
     /// The slot that this stands in. Slots behind it are assigned round-robin to `proposers`.
     pub base: Slot,
-    /// Who proposes, in the order of the slots.
+    /// The proposers, in the order of the slots.
     pub proposers: Vec<ReplicaId>,
-    /// Who takes part in the rounds. The others learn, and their acknowledgements count.
+    /// The members that take part in the rounds. The others learn, and their acknowledgements
+    /// count.
     pub live: ReplicaSet,
 }
 
@@ -56,7 +57,7 @@ impl ViewInit {
 /// The batches of one slot. Most slots hold one, which then takes no allocation of its own.
 pub type Batches = SmallVec<[Bytes; 1]>;
 
-/// What stands in a slot.
+/// The value of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// Nothing: skipped, or proposed so that something else can be committed.
@@ -82,7 +83,7 @@ impl Value {
         }
     }
 
-    /// What it takes in memory and on the wire, about.
+    /// Its approximate size in memory and on the wire.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -95,7 +96,7 @@ impl Value {
     }
 }
 
-/// What a replica says of its own state in every pulse.
+/// A replica's state in every pulse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Fitness {
@@ -104,9 +105,9 @@ pub enum Fitness {
     Fit = 0,
     /// It was restarted in this view: it acknowledges and may not propose before the next one.
     Restarted = 1,
-    /// It has forgotten what it acknowledged and waits for a later view than its last one.
-    Forgot = 2,
-    /// It has forgotten, and takes over the log of a view that will do.
+    /// It has lost what it acknowledged and waits for a later view than its last one.
+    StateLost = 2,
+    /// It has lost its state, and takes over the log of a view that will do.
     Recovering = 3,
     /// It is about to stop.
     Leaving = 4,
@@ -134,7 +135,7 @@ pub struct Pulse {
     pub fitness: Fitness,
     /// The sender's clients bring a part of the load.
     pub loaded: bool,
-    /// Who makes the sender wait.
+    /// The members that make the sender wait.
     pub slow: ReplicaSet,
     /// The sender proposes nothing in its own slots of this range, both ends included (SKIP).
     pub skip: Option<(Slot, Slot)>,
@@ -175,7 +176,7 @@ pub enum Message {
     },
     /// The view begins (VIEW-INIT, proposed for its base).
     Init {
-        /// What it begins with.
+        /// Its beginning.
         init: ViewInit,
         /// Which views the initiator's log holds before the base: from this slot on that view,
         /// ascending. A follower compares its own log with them.
@@ -324,7 +325,7 @@ impl Wire for Pulse {
         let fitness = match reader.u8("fitness")? {
             0 => Fitness::Fit,
             1 => Fitness::Restarted,
-            2 => Fitness::Forgot,
+            2 => Fitness::StateLost,
             3 => Fitness::Recovering,
             4 => Fitness::Leaving,
             _ => return Err(DecodeError::Bad("fitness")),
@@ -385,7 +386,7 @@ fn is_possible(message: &Message) -> bool {
     !matches!(message, Message::Init { runs, .. } if !runs.is_sorted_by(|a, b| a < b))
 }
 
-/// What the journal keeps per slot.
+/// The journal's record of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The view that it was proposed in.
@@ -395,13 +396,14 @@ pub struct Record {
     pub before: u64,
     /// All slots up to here were known to be committed when this was written.
     pub committed: Slot,
-    /// What was appended.
+    /// The appended value.
     pub value: Value,
 }
 
 wire! { struct Record { view as Number, before as Number, committed, value } }
 
-/// What must survive a crash in every durability: the view, and who was voted for in it.
+/// State that must survive a crash in every durability: the view, and the candidate that got the
+/// vote in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promised {
     /// The view; nothing of a lower one is acknowledged any more.
@@ -412,7 +414,7 @@ pub struct Promised {
 
 wire! { struct Promised { view as Number, voted_for as OrNone } }
 
-/// What a snapshot carries for the protocol.
+/// The protocol's part of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The last slot of the log that it covers.

@@ -10,7 +10,7 @@ const REPEATS_MAX: u32 = 6;
 /// How often a replica has been sent again what it lacks.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Repair {
-    /// What it acknowledged when it was.
+    /// The slot that it acknowledged then.
     acked: Slot,
     tries: u32,
     not_before: Time,
@@ -21,7 +21,7 @@ struct Repair {
 pub(super) struct PeerState {
     pub contact: Contact,
     incarnation: Incarnation,
-    /// What it acknowledged in this view.
+    /// The slot that it acknowledged in this view.
     acked: Slot,
     committed: Slot,
     view: u64,

@@ -9,15 +9,15 @@
 //! ```
 //!
 //! A message means the same in both modes; only what lets a replica send differs, so each replica
-//! may change at any time. Without load nobody pulses: there are heartbeats, and the first request
-//! goes out at once.
+//! may change at any time. Without load no replica pulses: there are heartbeats, and the first
+//! request goes out at once.
 
 use super::{
     Chora, Message, Value, ViewInit,
     acceptor::SLOTS_MAX,
+    bug::Bug,
     message::{Batches, Fitness, Pulse},
     peers::Report,
-    plant::Plant,
     replica::Timer,
     rounds::Ended,
     view_state::Role,
@@ -38,7 +38,7 @@ const BEHIND_MAX: u64 = 256;
 impl Chora {
     pub(super) fn fitness(&self, now: Time) -> Fitness {
         if self.catch_up.is_lost_in(self.view.number()) {
-            Fitness::Forgot
+            Fitness::StateLost
         } else if self.catch_up.is_recovering() {
             Fitness::Recovering
         } else if self.election.is_leaving(now) {
@@ -120,8 +120,9 @@ impl Chora {
         Wake::Sleep
     }
 
-    /// Looks at what is acknowledged since it was looked last. Nobody waits for the acknowledgement
-    /// of slots that were skipped, unless they lie before something: that of what follows will do.
+    /// Looks at what is acknowledged since it was looked last. No replica waits for the
+    /// acknowledgement of skipped slots, unless they lie before a proposal: the acknowledgement of
+    /// the later slots is enough.
     fn look_at_ack(&mut self) {
         let (ack, init) = (self.ack(), self.view.init());
         let Some(init) = init.filter(|_| ack > Slot(0)) else {
@@ -138,7 +139,7 @@ impl Chora {
         self.pulse.want_ack(waits);
     }
 
-    /// Whether there is anything new that somebody waits for.
+    /// Whether there is something new that a replica waits for.
     fn due(&self) -> bool {
         self.pulse.has_news()
             || (self.can_propose() && self.proposer.is_wanted())
@@ -170,8 +171,8 @@ impl Chora {
             && self.proposer.outstanding().len() < self.config.window
     }
 
-    /// The last own slot that nothing will be proposed in, so that nobody waits for it: those
-    /// before the latest proposal, one turn more while there is nothing to propose, and what others
+    /// The last own slot without a future proposal, so that no replica waits for it: those before
+    /// the latest proposal, one turn more while there is nothing to propose, and slots that others
     /// asked for.
     fn skip_until(&self) -> Option<Slot> {
         let next = self.proposer.next().filter(|_| self.may_propose())?;
@@ -220,7 +221,7 @@ impl Chora {
                 slot = self.own_after(own);
             }
             self.proposer.advance(slot);
-            if self.planted(Plant::SkipOverProposed)
+            if self.injected(Bug::SkipOverProposed)
                 && let Some(init) = self.view.init()
             {
                 from.0 = from.0.saturating_sub(init.proposers.len() as u64);
@@ -255,7 +256,7 @@ impl Chora {
         self.pulse.acknowledged(pulse.ack);
         let proposed = pulse.proposal.as_ref();
         let new = PULSE_BYTES + proposed.map_or(0, |(_, value)| value.bytes());
-        // A replica that nobody waits for hears of it by heartbeats only.
+        // A replica that no other waits for hears of it by heartbeats only.
         let everyone = self.pulse.take_wanted();
         let recent = self.config.suspect_timeout * 2;
         let reachable = |id: &ReplicaId| {
@@ -267,8 +268,8 @@ impl Chora {
             // The one transmission of this round; in the responsive mode rounds only measure.
             let _ = self.pulse.rounds.multicast();
         }
-        // What is sent again goes to those that lack it, and where there is no room for values,
-        // what is acknowledged and asked for goes all the same: the others wait for that.
+        // Repeated values go to those that lack them. Where there is no room for values,
+        // acknowledgements and requests go all the same: the others wait for them.
         let (mut whole, mut again, mut short) = Default::default();
         for id in audience.iter() {
             let repair = lacking.contains(id) && ctx.takes(id, bytes + new - PULSE_BYTES);
@@ -355,7 +356,7 @@ impl Chora {
 
     fn take_pulse(&mut self, from: ReplicaId, pulse: Pulse, ctx: &mut Context<'_, Self>) {
         if pulse.incarnation != self.peers[from.index()].incarnation() {
-            return ctx.mark("ignored: pulse of an earlier life");
+            return ctx.mark("ignored: pulse of an earlier incarnation");
         }
         let far = Slot(self.log.committed().0 + SLOTS_MAX);
         if let Some((slot, value)) = pulse.proposal {
@@ -402,7 +403,7 @@ impl Chora {
         self.offer(slot, value, ctx);
     }
 
-    /// Somebody lacks these slots. Its proposer answers for each; in a new view, and when the
+    /// A replica lacks these slots. Its proposer answers for each; in a new view, and when the
     /// proposer does not, whichever replica is asked (see `recovery.rs`).
     fn on_nack(&mut self, from: ReplicaId, first: Slot, last: Slot, ctx: &mut Context<'_, Self>) {
         let Some(init) = self.view.init().cloned() else {
@@ -463,7 +464,7 @@ impl Chora {
     /// Frames may be lost: what they said is said again, without waiting.
     pub(super) fn after_reset(&mut self, ctx: &mut Context<'_, Self>) {
         self.pulse.want();
-        self.relay.kept.pass_on_all();
+        self.relay.kept.forward_all();
         self.repeat_reads(ctx);
         if self.wants_coordination() {
             self.coordinate_now(ctx);
@@ -492,7 +493,7 @@ impl Chora {
         let Some(init) = self.view.init().cloned() else {
             return match self.view.role() {
                 Role::Candidate(_) if !self.is_behind(ctx.now()) => self.request_votes(ctx),
-                _ => self.fetch_from_somebody(ctx),
+                _ => self.fetch_from_any(ctx),
             };
         };
         let (last, target) = (self.log.last(), self.target());
@@ -504,7 +505,7 @@ impl Chora {
                 self.pulse.ask(last.next(), until);
                 self.pulse.synchrony.nacked();
             } else {
-                self.fetch_from_somebody(ctx);
+                self.fetch_from_any(ctx);
             }
         }
         if *self.view.role() == Role::Initiator {

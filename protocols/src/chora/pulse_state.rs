@@ -1,4 +1,4 @@
-//! What the next pulse carries, and when it goes; see `pulse.rs`.
+//! The contents of the next pulse, and its time; see `pulse.rs`.
 
 use super::{Pulse, Rounds, synchrony::Synchrony};
 use alloc::collections::BTreeMap;
@@ -14,7 +14,7 @@ const TIMED: u64 = 16;
 #[derive(Hash)]
 pub(super) struct PulseState {
     pub rounds: Rounds<Pulse>,
-    /// What was measured only times things, but for the mode that it led to.
+    /// The measurements affect only times, but for the mode that they led to.
     pub synchrony: Timing<Synchrony>,
     /// The mode where `mode` is `auto`.
     auto_pulsing: bool,
@@ -27,7 +27,7 @@ pub(super) struct PulseState {
     ack_looked: Slot,
     ack_wanted: bool,
     nack: Option<(Slot, Slot)>,
-    /// What is sent again, and which replicas lack it.
+    /// The slots to send again, and the replicas that lack them.
     recover: BTreeMap<Slot, ReplicaSet>,
     due: bool,
     messages: Timing<u64>,

@@ -69,7 +69,7 @@ impl ReadQueue {
         }
     }
 
-    /// What reads waited for may never come.
+    /// Slots that reads waited for may never come.
     pub fn new_view(&mut self) {
         self.questions.clear();
         for read in &mut self.waiting {

@@ -5,13 +5,13 @@
 //!   elsewhere:      reads of a turn ── ReadAsk ──► a proposer ── ReadOk{executed} ──► query
 //! ```
 //!
-//! Nothing that was committed before a read came can lie behind the proposer's own next slot: slots
-//! are committed without holes, and nobody else proposes there. That the slot is committed in the
+//! Nothing committed before a read came can lie behind the proposer's own next slot: slots are
+//! committed without holes, and no other replica proposes there. That the slot is committed in the
 //! same view shows that no later view had begun to commit before: a majority acknowledged the slot
 //! after the read came. If nothing is to be proposed, nothing is proposed there, once for all reads
 //! that wait. A change of the view aims all of them again.
 
-use super::{Chora, Message, plant::Plant};
+use super::{Chora, Message, bug::Bug};
 use quintet_replica::{
     Bytes, Context, Lane, ReplicaId, Slot,
     parts::{RequestKey, reject_read},
@@ -22,7 +22,7 @@ impl Chora {
         if !self.reads.takes(batch.len(), self.config.queue_bytes) {
             return reject_read(key, ctx);
         }
-        if self.planted(Plant::ReadsUnordered) {
+        if self.injected(Bug::ReadsUnordered) {
             return ctx.query(batch, self.log.executed(), false, key.0, &());
         }
         let target = self.proposer.next();

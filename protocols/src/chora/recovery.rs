@@ -12,7 +12,7 @@
 //! later view, behind the whole log before it. Why that is enough: let a slot be committed in view
 //! `v` with the help of its lost memory. The later view was elected by a majority without it, since
 //! it did not vote. That majority shares a replica with the others that acknowledged the slot, so
-//! the later view's log holds the slot (Appendix A, Claim 13), and now the forgetful replica does.
+//! the later view's log holds the slot (Appendix A, Claim 13), and now the restarted replica does.
 //! It makes no difference when its old acknowledgements arrive.
 
 use super::{Chora, Message, Summary, Value, ViewInit, message::Fitness, view_state::Role};
@@ -27,18 +27,18 @@ impl Chora {
         if !self.me.can_recover() {
             return self.me.halt_lost(ctx);
         }
-        ctx.mark("recovers what it forgot");
+        ctx.mark("recovers what it lost");
         self.catch_up.begin(self.view.number());
         self.view.unbegin();
         self.execute_committed(ctx);
         self.pulse.want();
     }
 
-    /// By heartbeat: are there enough others that have not forgotten?
+    /// By heartbeat: are there enough others that have not lost their state?
     pub(super) fn watch_recovery(&mut self, ctx: &mut Context<'_, Self>) {
         let lost = |id: &ReplicaId| {
             let fitness = self.peers[id.index()].fitness();
-            matches!(fitness, Fitness::Forgot | Fitness::Recovering)
+            matches!(fitness, Fitness::StateLost | Fitness::Recovering)
         };
         let lost = 1 + self.me.others().iter().filter(lost).count();
         let since = self.catch_up.too_many_lost(lost, &self.me, ctx.now());
@@ -56,7 +56,7 @@ impl Chora {
         }
     }
 
-    /// A peer is in this life of its, or in a later one.
+    /// A peer is in this incarnation of its, or in a later one.
     pub(super) fn meet(
         &mut self,
         peer: ReplicaId,
@@ -68,7 +68,7 @@ impl Chora {
             return;
         }
         if member.incarnation() != Incarnation(0) {
-            ctx.mark("peer came back in a new life");
+            ctx.mark("peer came back in a new incarnation");
         }
         member.replace(incarnation);
         if let Some(votes) = self.view.votes_mut() {
@@ -86,7 +86,7 @@ impl Chora {
     }
 
     /// Asks the next of those that may have what is missing.
-    pub(super) fn fetch_from_somebody(&mut self, ctx: &mut Context<'_, Self>) {
+    pub(super) fn fetch_from_any(&mut self, ctx: &mut Context<'_, Self>) {
         let ahead = |id: &ReplicaId| {
             let peer = &self.peers[id.index()];
             let more = self.view.init().is_none()
@@ -165,7 +165,7 @@ impl Chora {
         if !self.in_view(from, view, ctx) || first > self.log.verified().next() {
             return;
         }
-        // What is verified here must be the view's log, too: a snapshot may come from a later view
+        // Entries verified here must be the view's log, too: a snapshot may come from a later view
         // than the one that this replica knows.
         let at = (self.log.verified().next().0 - first.0) as usize;
         let theirs = match at.checked_sub(1) {
@@ -207,7 +207,7 @@ impl Chora {
         if self.view.init().is_some() || init.base > self.log.verified() {
             return;
         }
-        // What follows stays if it is of this view: then it follows on just this.
+        // The following entries stay if they are of this view: then they follow on just this one.
         let other = self
             .log
             .iter_from(self.log.verified().next())
@@ -295,7 +295,7 @@ impl Chora {
             return;
         }
         let slot = summary.slot;
-        // What follows in the log stays if it follows on just this.
+        // The following entries of the log stay if they follow on just this one.
         let behind = self.log.entries_behind(slot, summary.view);
         let verified = self.log.verified();
         let follows = behind.is_some() && slot <= verified;
@@ -333,6 +333,6 @@ impl Chora {
         ctx.trim(slot.next());
         self.pulse.want();
         self.answer_reads(ctx);
-        self.fetch_from_somebody(ctx);
+        self.fetch_from_any(ctx);
     }
 }

@@ -2,12 +2,12 @@
 
 use super::{
     Config, Message, Promised, Proposers, Record, Summary, Value, ViewInit,
+    bug::Bug,
     catch_up::CatchUp,
     config::Drive,
     election::Election,
     load_state::Load,
     peers::PeerState,
-    plant::Plant,
     proposer::Proposer,
     pulse_state::PulseState,
     read_queue::ReadQueue,
@@ -26,7 +26,7 @@ use quintet_replica::{
 pub type Frontend = AttachedFrontend<Chora>;
 
 quintet_replica::timers! {
-    /// What wakes a replica.
+    /// The timers of a replica.
     pub enum Timer {
         /// It is heard, and looks after the others.
         Heartbeat,
@@ -164,8 +164,8 @@ impl Protocol for Chora {
             live,
         };
         let mut pulse = PulseState::new(members);
-        if config.planted.is(Plant::EarlyExitCountsMessages) {
-            pulse.rounds.plant_counts_messages();
+        if config.injected.is(Bug::EarlyExitCountsMessages) {
+            pulse.rounds.bug_counts_messages();
         }
         Self {
             me,
@@ -195,22 +195,24 @@ impl Protocol for Chora {
         self.coordination.start(ctx.random());
         self.view.restart(now);
         self.election.progressed(now);
-        // Whoever has not been heard since the start gets the whole patience first.
+        // A peer that was not heard since the start gets the whole timeout first.
         for peer in &mut self.peers {
             peer.contact.arriving(now);
         }
         let Recovered {
-            first_boot, forgot, ..
+            first_boot,
+            state_lost,
+            ..
         } = recovered;
-        if !self.restore(recovered) && !forgot {
+        if !self.restore(recovered) && !state_lost {
             return ctx.halt_damaged();
         }
         ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
-        if !first_boot && !self.planted(Plant::SlotReused) {
-            // What it proposed before may have reached others and not its own disk.
+        if !first_boot && !self.injected(Bug::SlotReused) {
+            // Its earlier proposals may have reached others and not its own disk.
             self.view.mute();
         }
-        if forgot && !self.planted(Plant::RecoverySkipped) {
+        if state_lost && !self.injected(Bug::RecoverySkipped) {
             return self.become_recovering(ctx);
         }
         let inits = self.log.iter_from(Slot(0));
@@ -354,14 +356,14 @@ impl Protocol for Chora {
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
-            // Who is slow is found out by who waits for it.
+            // The replicas that wait for a slow one detect it.
             Control::Slow(_)
             | Control::Farther(_)
             | Control::SlowMembers(_)
             | Control::EpochEnded => {}
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
-                // Whoever sees this in a pulse starts a view without this replica.
+                // A replica that sees this in a pulse starts a view without this replica.
                 let until = ctx.now() + self.config.suspect_timeout * 4;
                 self.election.leave(until);
                 self.pulse.want();
@@ -439,7 +441,7 @@ impl Protocol for Chora {
             accepted: Slot(self.log.executed().0 + beyond),
             committed: self.log.executed(),
             stable: self.log.executed(),
-            voting: !self.catch_up.is_recovering() && !self.catch_up.fetching().under_way(),
+            voting: !self.catch_up.is_recovering() && !self.catch_up.fetching().in_progress(),
             details,
             ..Status::default()
         }

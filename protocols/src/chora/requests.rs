@@ -18,7 +18,7 @@ use quintet_replica::{
 /// More than any message takes besides its batches.
 const MESSAGE_BYTES: usize = 128;
 /// So long after a view change began, requests still wait for its end; looked at with heartbeats.
-const VIEW_PATIENCE: Duration = Duration::from_millis(250);
+const VIEW_TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Chora {
     pub(super) fn on_asked(&mut self, asked: Asked, ctx: &mut Context<'_, Self>) {
@@ -53,7 +53,7 @@ impl Chora {
         if self.proposer.proposes() {
             self.proposer.queue.push(key, batch);
         } else {
-            self.relay.kept.pass_on(batch);
+            self.relay.kept.forward(batch);
         }
     }
 
@@ -62,8 +62,8 @@ impl Chora {
     /// must not keep them: a frontend that is refused at once can tell for certain that nothing was
     /// executed, and one that had to ask twice cannot. It asks again after 400 ms at the soonest.
     fn begins_soon(&self, now: Time) -> bool {
-        let patience = VIEW_PATIENCE.min(self.config.suspect_timeout / 2);
-        self.view.tries() <= 1 && now < self.view.since() + patience
+        let timeout = VIEW_TIMEOUT.min(self.config.suspect_timeout / 2);
+        self.view.tries() <= 1 && now < self.view.since() + timeout
     }
 
     /// Keeps a request until the view begins, or refuses it.
@@ -95,13 +95,13 @@ impl Chora {
         self.proposer.queue.take_in(batches, bytes_max, ctx);
     }
 
-    /// The view has begun: everything that was not executed is proposed, or goes to a proposer.
-    /// What was ordered before all the same is found by the sessions.
+    /// The view has begun: everything that was not executed is proposed, or goes to a proposer. The
+    /// sessions detect batches that were ordered all the same.
     pub(super) fn take_requests(&mut self) {
         if self.proposer.proposes() {
             self.relay.kept.queue_all(&mut self.proposer.queue);
         } else {
-            self.relay.kept.pass_on_all();
+            self.relay.kept.forward_all();
         }
     }
 

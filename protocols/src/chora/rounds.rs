@@ -46,14 +46,14 @@ pub struct Rounds<M> {
     sent: bool,
     heard: ReplicaSet,
     messages: usize,
-    /// Count messages instead of peers: a injected bug.
+    /// Count messages instead of peers: an injected bug.
     counts_messages: bool,
     inbox: VecDeque<(ReplicaId, M)>,
     dropped: Timing<u64>,
 }
 
 impl<M> Rounds<M> {
-    /// Nobody is in the group yet, and no round runs.
+    /// No member is in the group yet, and no round runs.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl<M> Rounds<M> {
     }
 
     /// Lets the layer count messages where it should count peers.
-    pub const fn plant_counts_messages(&mut self) {
+    pub const fn bug_counts_messages(&mut self) {
         self.counts_messages = true;
     }
 
@@ -128,13 +128,13 @@ impl<M> Rounds<M> {
         now.since(self.began)
     }
 
-    /// How many messages were not kept because nobody received them.
+    /// The number of messages that were dropped because the receiver did not receive.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped.0
     }
 
-    /// Who has been heard since the round began.
+    /// The members heard since the round began.
     #[must_use]
     pub const fn heard(&self) -> ReplicaSet {
         self.heard
@@ -244,7 +244,7 @@ mod tests {
 
     /// Any row of events; what must hold is checked against a plain account of them.
     #[test]
-    fn round_ends_when_all_live_peers_were_heard_or_its_time_is_over_and_never_otherwise() {
+    fn round_ends_with_all_live_peers_heard_or_at_its_time() {
         for seed in 1..2000 {
             let mut random = Random(seed * 0x9e37_79b9);
             let peers = ReplicaSet(u128::from(random.below(64)) << 1);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_receives_is_bounded() {
+    fn unreceived_messages_are_bounded() {
         let mut rounds: Rounds<usize> = Rounds::new(LENGTH);
         for message in 0..INBOX_MAX + 5 {
             rounds.arrived(ReplicaId(1), message);

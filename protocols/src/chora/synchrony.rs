@@ -1,4 +1,4 @@
-//! What a replica measures of its network, how long a round should be, and which mode pays.
+//! A replica's measurements of its network, the length of a round, and the mode that pays.
 //!
 //! ```text
 //!   pulse: sender's stamp, arrival here ──► delay up to a constant ──► deviation from its mean
@@ -42,7 +42,7 @@ struct Link {
     delays: VecDeque<i64>,
 }
 
-/// What the samples say.
+/// The statistics of the samples.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Figures {
     deviation_p90: Duration,
@@ -217,9 +217,9 @@ impl Synchrony {
         keep(&mut self.lengths, LENGTHS, lasted);
     }
 
-    /// What was measured, for people and for `quintet lab synchrony`: whole numbers, times in
-    /// nanoseconds. The first three count from the start; differences between two looks tell of
-    /// the time in between.
+    /// The measurements, for people and for `quintet lab synchrony`: whole numbers, times in
+    /// nanoseconds. The first three count from the start; differences between two looks tell of the
+    /// time in between.
     pub fn details(&self) -> [(&'static str, String); 6] {
         let row = |times: &[Duration]| {
             let mut text = String::new();
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_that_differ_do_not_matter_and_tails_make_rounds_longer() {
+    fn clock_offsets_do_not_matter_and_tails_lengthen_rounds() {
         let measured = |offset: u64, tail: u64| {
             let mut synchrony = Synchrony::new(2, false);
             for sample in 0..600u64 {

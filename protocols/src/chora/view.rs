@@ -12,7 +12,7 @@
 //! are heard, or one of them has committed what it does not hold.
 
 use super::{
-    Chora, Message, Proposers, Value, ViewInit, message::Fitness, peers::PeerState, plant::Plant,
+    Chora, Message, Proposers, Value, ViewInit, bug::Bug, message::Fitness, peers::PeerState,
     replica::Timer, view_state::Role,
 };
 use alloc::{boxed::Box, vec::Vec};
@@ -75,10 +75,10 @@ impl Chora {
             self.log.clear_buffer();
             self.log.unverify();
             self.proposer.enter_view(self.log.committed());
-            self.relay.kept.pass_on_nothing();
+            self.relay.kept.forward_nothing();
             self.reads.new_view();
             self.pulse.enter_view();
-            if !self.planted(Plant::OldViewAckCounts) {
+            if !self.injected(Bug::OldViewAckCounts) {
                 for peer in &mut self.peers {
                     peer.unacknowledge();
                 }
@@ -169,7 +169,7 @@ impl Chora {
             if view > self.view.number() {
                 self.enter_view(view, None, ctx);
             }
-        } else if newer && !self.planted(Plant::OldLogElected) {
+        } else if newer && !self.injected(Bug::OldLogElected) {
             ctx.mark("candidate's log is older");
             if view > self.view.number() {
                 self.enter_view(view, None, ctx);
@@ -179,7 +179,7 @@ impl Chora {
         } else {
             ctx.mark("vote given");
             self.enter_view(view, Some(from), ctx);
-            if self.planted(Plant::VoteNotDurable) {
+            if self.injected(Bug::VoteNotDurable) {
                 let vote = Message::Vote {
                     view: self.view.number(),
                     incarnation: self.me.incarnation(),
@@ -359,7 +359,7 @@ impl Chora {
         let follows = self.verify(runs, init.base);
         if follows && self.log.verified().next() == init.base {
             self.insert_init(init, ctx);
-        } else if self.planted(Plant::InitBeforePrefix) && self.log.last() >= init.base.previous() {
+        } else if self.injected(Bug::InitBeforePrefix) && self.log.last() >= init.base.previous() {
             self.log.verify(init.base.previous());
             self.insert_init(init, ctx);
         } else {
@@ -474,7 +474,7 @@ impl Chora {
         ctx.set_timer(Timer::Stand, delay);
     }
 
-    /// How many live replicas come before this one when somebody must stand.
+    /// How many live replicas come before this one when one must stand.
     fn rank(&self, now: Time) -> u32 {
         let Some(init) = self.view.init() else {
             return 0;
@@ -491,9 +491,10 @@ impl Chora {
             .count() as u32
     }
 
-    /// Whether somebody fit has committed what this replica does not hold. A majority holds it, so
-    /// that this one would not get a majority's votes, and its request would only end a view that
-    /// works. Others see to what is wrong; it fetches the log or a state, however long that takes.
+    /// Whether a healthy member has committed entries that this replica does not hold. A majority
+    /// holds it, so that this one would not get a majority's votes, and its request would only end
+    /// a view that works. Others see to what is wrong; it fetches the log or a state, however long
+    /// that takes.
     pub(super) fn is_behind(&self, now: Time) -> bool {
         let last = self.log.last();
         self.me.others().iter().any(|id| {
@@ -509,20 +510,20 @@ impl Chora {
         }
         let suspect = self.config.suspect_timeout;
         let Some(init) = self.view.init().filter(|_| self.established()) else {
-            // Who waits longer with each try leaves room for one of them to come through.
+            // A candidate that waits longer with each try leaves room for another to come through.
             let spread = u32::from(self.me.id().0) + 2 * self.view.tries().min(8);
-            let patience = suspect + suspect * spread / 4;
-            return (now.since(self.view.since()) > patience)
+            let timeout = suspect + suspect * spread / 4;
+            return (now.since(self.view.since()) > timeout)
                 .then_some("view change: the view does not begin");
         };
         if !init.live.contains(self.me.id()) {
-            // Somebody who takes part will see to it, unless nobody does.
+            // A member that takes part will start a view, unless none does.
             let sees = |id: ReplicaId| {
                 let fitness = self.peers[id.index()].fitness();
                 self.alive(id, now) && matches!(fitness, Fitness::Fit | Fitness::Restarted)
             };
             let any = init.live.iter().any(sees);
-            return (!any).then_some("view change: nobody of the view is heard");
+            return (!any).then_some("view change: no member of the view is heard");
         }
         let live = init.live.without(self.me.id());
         for id in live.iter() {
@@ -538,8 +539,8 @@ impl Chora {
                     return Some("view change: a proposer was restarted");
                 }
                 Fitness::Restarted => {}
-                Fitness::Forgot | Fitness::Recovering => {
-                    return Some("view change: a replica has forgotten");
+                Fitness::StateLost | Fitness::Recovering => {
+                    return Some("view change: a replica lost its state");
                 }
                 Fitness::Leaving => return Some("view change: a replica leaves"),
             }
@@ -563,10 +564,10 @@ impl Chora {
         let outside = |id: &ReplicaId| !init.live.contains(*id);
         let mut others = self.me.others().iter().filter(outside);
         let stuck = |id: &ReplicaId| {
-            self.alive(*id, now) && self.peers[id.index()].fitness() == Fitness::Forgot
+            self.alive(*id, now) && self.peers[id.index()].fitness() == Fitness::StateLost
         };
         if self.me.others().iter().any(|id| stuck(&id)) {
-            return Some("view change: a replica has forgotten");
+            return Some("view change: a replica lost its state");
         }
         let returns = |id: ReplicaId| {
             self.takes_part(id, now)

@@ -17,7 +17,7 @@ use alloc::{
 };
 use quintet_replica::{CommandTime, PersistId, Slot, parts::SlotLog};
 
-/// What stands in a slot, with the view that it was proposed in.
+/// The value of a slot, with the view that it was proposed in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Held {
     pub view: u64,
@@ -56,7 +56,7 @@ pub(super) struct ViewLog {
     executed_slot: Slot,
     time_seen: CommandTime,
     time_executed: CommandTime,
-    /// What is executed at each checkpoint, and the slot.
+    /// The number of executed slots at each checkpoint, and the slot.
     checkpoints: VecDeque<(Slot, Slot)>,
 }
 
@@ -121,7 +121,7 @@ impl ViewLog {
         self.view_of(self.last()).unwrap_or(0)
     }
 
-    /// What was executed up to the last slot that was trimmed.
+    /// The number of executed slots up to the last slot that was trimmed.
     pub const fn anchor_executed(&self) -> Slot {
         self.anchor.1
     }

@@ -1,6 +1,6 @@
 //! Options of Derecho.
 
-use super::{plant::Planted, schedule::Schedule};
+use super::{bug::Injected, schedule::Schedule};
 use alloc::{
     format,
     string::{String, ToString},
@@ -48,16 +48,16 @@ quintet_replica::options! {
         /// silence of a member, in milliseconds, after which it is suspected and the next
         /// view continues without it
         suspect_timeout: millis(5..=600_000) = 300,
-        /// when nobody was active for that many milliseconds, a majority of the last view
+        /// when no member was active for that many milliseconds, a majority of the last view
         /// restarts the group from its logs; at least suspect_timeout_ms
         restart_timeout: millis(10..=600_000) = 1000,
         /// slots of a sender's ring: the most of its messages that not all members have
         /// taken
         window: count(1..=1024, "slots") = 16,
         /// the largest message, in bytes, that travels in a slot of the ring; larger ones
-        /// go on the lane for bulk
+        /// use the lane for bulk
         smc_bytes_max: bytes(64..=65_536) = 1024,
-        /// messages larger than this, in bytes, go in blocks that members pass on
+        /// messages larger than this, in bytes, go in blocks that members forward
         rdmc_bytes_min: bytes(64..=67_108_864) = 65_536,
         /// the length of those blocks; longer when a message would have more than 1024
         rdmc_block_bytes: bytes(64..=16_777_216) = 131_072,
@@ -89,7 +89,7 @@ quintet_replica::options! {
         /// groups besides the first, as 'store groups=1-2 nodes=0-4 members=2..3 durability=disk;
         /// log groups=3 pin=0,1,2'; empty for none
         layout: parsed(Layout, str::parse) = "",
-        planted: Planted,
+        injected: Injected,
     }
     impl Options {
         // Small limits, so that small messages continue every way that large ones do.

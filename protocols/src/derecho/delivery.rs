@@ -113,7 +113,7 @@ impl Derecho {
         }
     }
 
-    /// The planted bug: peers see a null where this member has its last message, and that behind
+    /// The injected bug: peers see a null where this member has its last message, and that behind
     /// it.
     fn send_null_before(&mut self, at: At, ctx: &mut Context<'_, Self>) {
         if self.of(at).outgoing.len() >= self.config.window || self.nulls_owed(at) == 0 {
@@ -123,8 +123,8 @@ impl Derecho {
         self.of_mut(at).outgoing.swap_last();
     }
 
-    /// Raw delivery (§3.3, §3.6): what was received is executed at once, in its sender's order and
-    /// nobody else's; no slot, no log, no trim. Gives back what is to wait for its place instead.
+    /// Raw delivery (§3.3, §3.6): a received message is executed at once, in its sender's order and
+    /// no other; no slot, no log, no trim. Gives back what is to wait for its place instead.
     fn deliver_raw(&mut self, at: At, item: Item, ctx: &mut Context<'_, Self>) -> Option<Item> {
         if self.config.delivery == Delivery::Ordered || at.is_some() {
             return Some(item);
@@ -282,7 +282,7 @@ impl Derecho {
         match Body::decode_all(body) {
             Ok(body) => Some((Item::Body(body), 1)),
             Err(_) => {
-                ctx.mark("ignored: a message that makes no sense");
+                ctx.mark("ignored: an invalid message");
                 Some((Item::Nulls(1), 1))
             }
         }
@@ -301,8 +301,8 @@ impl Derecho {
         self.announce_persisted(at);
     }
 
-    /// Says how far this member holds the order: at once when a message is among what is new, and
-    /// with the next put when only nulls are, which nobody waits for.
+    /// Reports how far this member holds the order: at once when a message is among the new
+    /// entries, and with the next put when only nulls are, for which no member waits.
     fn announce_persisted(&mut self, at: At) {
         let stream = self.of(at);
         let (block, column) = (stream.block, self.sst.layout.persisted(stream.block));

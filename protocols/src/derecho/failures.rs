@@ -33,7 +33,7 @@ impl Failures {
         self.beat_at = now;
     }
 
-    /// A view begins: nobody has been silent in it.
+    /// A view begins: no member has been silent in it.
     pub fn begin(&mut self, now: Time) {
         self.heard.fill(now);
         self.installed_at = now;

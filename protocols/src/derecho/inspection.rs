@@ -103,8 +103,8 @@ impl Inspection {
             return false;
         }
         let all = || self.answers.values();
-        // A vote whose reason was lost binds nobody when a majority without it has not voted so: it
-        // was not agreed, and cannot be any more. No member could ever follow it.
+        // A vote whose reason was lost no longer binds when a majority without it has not voted so:
+        // it was not agreed, and cannot be any more. No member could ever follow it.
         let holding = all().filter(|answer| answer.holds());
         let enough = view.has_quorum(holding.map(|answer| answer.member.id).collect());
         let answers = all().filter(|answer| !enough || answer.holds());

@@ -66,7 +66,7 @@ impl Joins {
         quorum: (usize, usize),
         may: impl Fn(ReplicaId, &Join) -> bool,
     ) -> Vec<Member> {
-        let waiting = |join: &Join| match join.forgot {
+        let waiting = |join: &Join| match join.state_lost {
             true => Waiting::Lost,
             false => Waiting::Keeps,
         };
@@ -75,7 +75,7 @@ impl Joins {
         let ready = ready.filter(|(id, join)| may(*id, join) && !pauses(*id, join));
         let members = ready.map(|(id, join)| Member {
             id,
-            life: join.life,
+            starts: join.starts,
             incarnation: join.incarnation,
         });
         members.collect()

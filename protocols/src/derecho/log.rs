@@ -81,7 +81,7 @@ impl Log {
 
     // ------------------------------------------------------------------------------- writing
 
-    /// Keeps an entry at the end and writes it. It is fetched: of no view here, and nobody waits
+    /// Keeps an entry at the end and writes it. It is fetched: of no view here, and no client waits
     /// for it.
     pub fn append_fetched<P: Protocol<Record = Entry>>(
         &mut self,

@@ -74,14 +74,14 @@ impl Membership {
         let held = held.collect();
         let members = (0..me.members()).map(|id| Member {
             id: ReplicaId(id as u16),
-            life: 1,
+            starts: 1,
             incarnation: Incarnation(1),
         });
         Self {
             id: me.id(),
             incarnation: me.incarnation(),
             promise: Promised {
-                life: 1,
+                starts: 1,
                 view: View {
                     number: 1,
                     members: members.collect(),
@@ -145,14 +145,14 @@ impl Membership {
     pub const fn member(&self) -> Member {
         Member {
             id: self.id,
-            life: self.promise.life,
+            starts: self.promise.starts,
             incarnation: self.incarnation,
         }
     }
 
     /// A member of the view in this incarnation, which it has not left.
     pub fn belongs(&self) -> bool {
-        !self.left && self.view().life(self.id) == Some(self.promise.life)
+        !self.left && self.view().starts(self.id) == Some(self.promise.starts)
     }
 
     pub const fn phase(&self) -> Phase {
@@ -353,8 +353,8 @@ impl Membership {
         // Suspicions of this view go over to the next; who restarts the group trusts all again.
         let (old, was_active) = (&self.promise.view, self.is_active());
         let stays = |id: &ReplicaId| {
-            let life = old.life(*id);
-            was_active && *id != self.id && life.is_some() && life == view.life(*id)
+            let starts = old.starts(*id);
+            was_active && *id != self.id && starts.is_some() && starts == view.starts(*id)
         };
         self.suspected = self.suspected.iter().filter(stays).collect();
         self.views.push_back(view.clone());
@@ -435,7 +435,7 @@ impl Membership {
             return false;
         };
         self.promise = promise;
-        self.promise.life += 1;
+        self.promise.starts += 1;
         self.state_lost = state_lost;
         if state_lost {
             self.promise.complete = false;
@@ -459,7 +459,7 @@ impl Membership {
     pub fn restored(&mut self, again: bool, as_member: bool) {
         self.left = again && !as_member;
         if again && as_member {
-            self.promise.life -= 1;
+            self.promise.starts -= 1;
         }
         self.views.push_back(self.promise.view.clone());
     }

@@ -1,4 +1,4 @@
-//! What Derecho sends besides puts, and what it writes to disk.
+//! The messages of Derecho besides puts, and its records on disk.
 //!
 //! ```text
 //!   frontend ── Request ──► member           frontend ◄── Taken ── member
@@ -28,12 +28,12 @@ pub struct Member {
     /// Which replica.
     pub id: ReplicaId,
     /// The count of its starts: a restarted replica is no member until it is let in again.
-    pub life: u64,
+    pub starts: u64,
     /// Its incarnation, for the route.
     pub incarnation: Incarnation,
 }
 
-/// A view: who takes part, and from which slot on. What the end of the view before agreed on.
+/// A view: who takes part, and from which slot on. The end of the view before, as agreed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// Ascends by one from view to view; the first is 1.
@@ -66,7 +66,7 @@ pub struct ShardView {
 }
 
 impl View {
-    /// The rank of a replica, whatever its life.
+    /// The rank of a replica, whatever its incarnation.
     #[must_use]
     pub fn rank(&self, id: ReplicaId) -> Option<usize> {
         self.members.iter().position(|member| member.id == id)
@@ -78,13 +78,13 @@ impl View {
         self.shards[shard].active_in == self.number
     }
 
-    /// Who they are.
+    /// The members.
     #[must_use]
     pub fn set(&self) -> ReplicaSet {
         self.members.iter().map(|member| member.id).collect()
     }
 
-    /// Who they are, in which of their incarnations.
+    /// The members, with their incarnations.
     #[must_use]
     pub fn route(&self) -> Vec<(ReplicaId, Incarnation)> {
         let members = self.members.iter();
@@ -103,10 +103,10 @@ impl View {
         ReplicaSet(self.set().0 & set.0).len() * 2 >= self.members.len()
     }
 
-    /// The life in which a replica is a member.
+    /// The incarnation in which a replica is a member.
     #[must_use]
-    pub fn life(&self, id: ReplicaId) -> Option<u64> {
-        Some(self.members[self.rank(id)?].life)
+    pub fn starts(&self, id: ReplicaId) -> Option<u64> {
+        Some(self.members[self.rank(id)?].starts)
     }
 }
 
@@ -125,18 +125,18 @@ pub struct Ballot {
 pub struct Proposal {
     /// Under which ballot.
     pub ballot: Ballot,
-    /// What is proposed.
+    /// The proposed view.
     pub view: View,
     /// The view that follows at once, in which nothing of `view` has happened: an inspector's way
     /// around a next view whose majority is not there (`restart.rs`).
     pub then: Option<View>,
 }
 
-/// What must never be forgotten: the log of views and ragged trims of B.4, by its tail.
+/// State that must never be lost: the log of views and ragged trims of B.4, by its tail.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Promised {
     /// How often this replica has started.
-    pub life: u64,
+    pub starts: u64,
     /// The newest view that it knows to be agreed.
     pub view: View,
     /// It holds everything up to the view's base, and what it holds above is of this view.
@@ -175,7 +175,7 @@ pub struct Holding {
     pub end: Slot,
 }
 
-/// What one slot holds.
+/// The contents of one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The view that it was sent in.
@@ -186,18 +186,18 @@ pub struct Entry {
     pub batch: Bytes,
 }
 
-/// What a snapshot carries for the protocol.
+/// The protocol's part of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The highest time given to commands so far.
     pub time: CommandTime,
 }
 
-/// What an outsider tells of itself.
+/// An outsider's report of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Join {
     /// The count of its starts.
-    pub life: u64,
+    pub starts: u64,
     /// Its incarnation.
     pub incarnation: Incarnation,
     /// The newest view that it knows.
@@ -206,8 +206,8 @@ pub struct Join {
     pub coming: bool,
     /// See [`Promised::complete`].
     pub complete: bool,
-    /// It has forgotten what it had acknowledged.
-    pub forgot: bool,
+    /// It has lost what it had acknowledged.
+    pub state_lost: bool,
     /// It holds everything up to here, delivered for sure.
     pub sure: Slot,
 }
@@ -271,7 +271,7 @@ pub enum Message {
         /// The entries.
         entries: Vec<Entry>,
     },
-    /// What was asked for is no longer kept: fetch a state that covers this.
+    /// The requested entries are no longer kept: fetch a state that covers this.
     Behind {
         /// The last slot that is no longer kept.
         at_least: Slot,
@@ -289,13 +289,13 @@ pub enum Message {
         view: u64,
         /// The ballot promised. A higher one than what was asked for is a refusal.
         ballot: Ballot,
-        /// Who answers, in which life.
+        /// The member that answers, with its incarnation.
         member: Member,
         /// Its log is that of the view.
         complete: bool,
         /// The end of its log.
         end: Slot,
-        /// What it had accepted.
+        /// The proposal that it had accepted.
         accepted: Option<Proposal>,
     },
     /// Phase 2: accept this end of the view, once you hold everything up to its base.
@@ -304,7 +304,7 @@ pub enum Message {
         view: u64,
         /// The proposal.
         proposal: Proposal,
-        /// Who holds everything up to its base.
+        /// The replica that holds everything up to its base.
         source: ReplicaId,
     },
     /// The answer.
@@ -366,7 +366,7 @@ impl Large {
     }
 }
 
-/// What one multicast carries: the batches that had piled up at its sender.
+/// The contents of one multicast: the batches that had piled up at its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Body {
     /// The sender's time.
@@ -378,7 +378,7 @@ pub struct Body {
 request_message!(Message);
 
 wire! { struct Body { time, batches } }
-wire! { struct Member [18] { id, life as Number, incarnation } }
+wire! { struct Member [18] { id, starts as Number, incarnation } }
 
 /// In the number of members: shards follow.
 const SHARDED: u32 = 1 << 31;
@@ -471,7 +471,7 @@ impl Codec<Option<Proposal>> for Alone {
 impl Wire for Promised {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.u8(if self.shards.is_empty() { 2 } else { 3 });
-        writer.u64(self.life);
+        writer.u64(self.starts);
         self.view.encode(writer);
         writer.bool(self.complete);
         self.promised.encode(writer);
@@ -489,7 +489,7 @@ impl Wire for Promised {
             _ => return Err(DecodeError::Bad("version of the promise")),
         };
         Ok(Self {
-            life: reader.number("life")?,
+            starts: reader.number("starts")?,
             view: View::decode(reader)?,
             complete: reader.bool("complete")?,
             promised: Ballot::decode(reader)?,
@@ -506,7 +506,7 @@ impl Wire for Promised {
 wire! { struct Entry [20] { view as Number, time, batch } }
 wire! { struct Summary { time } }
 wire! {
-    struct Join { life as Number, incarnation, view as Number, coming, complete, forgot, sure }
+    struct Join { starts as Number, incarnation, view as Number, coming, complete, state_lost, sure }
 }
 wire! { struct Large { index as Number, sender, length, size, schedule } where has_blocks }
 

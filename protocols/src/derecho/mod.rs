@@ -12,9 +12,9 @@
 //!
 //! Every member multicasts what its own clients ask for; everything is in the order index by index,
 //! rank by rank. Members tell each other by counters in a table how far they have come, and each
-//! deduces alone what is delivered. Nobody leads while nothing fails. When a member fails, the view
-//! wedges, the lowest rank that is not suspected proposes where it ends (the ragged trim) and who
-//! continues, and a majority of the view logs that before anybody acts on it.
+//! deduces alone what is delivered. There is no leader while nothing fails. When a member fails,
+//! the view wedges, the lowest rank that is not suspected proposes where it ends (the ragged trim)
+//! and who continues, and a majority of the view logs that before anybody acts on it.
 //!
 //! **Paper.** Sagar Jha, Jonathan Behrens, Theo Gkountouvas, Matthew Milano, Weijia Song, Edward
 //! Tremel, Robbert van Renesse, Sydney Zink, Kenneth Birman, "Derecho: Fast State Machine
@@ -43,8 +43,9 @@
 //! | `Holds`, `Whole` | member, members | how far logs of shards go; a copy is complete |
 //! | `Prepare`, `Promise`, `Accept`, `Accepted` | inspector, last view | total restart |
 //!
-//! Words: a *life* counts a replica's starts; a member is a replica in one life. *Base* is the last
-//! slot of the view before, so the ragged trim. *Sure* is delivered forever. A replica is
+//! Words: `starts` counts a replica's starts; a member is a replica with one such count.
+//! *Base* is the last slot of the view before, so the ragged trim. *Sure* is delivered forever. A
+//! replica is
 //! *complete* in a view when it holds everything up to its base, and above it only what is of that
 //! view.
 //!
@@ -59,12 +60,12 @@
 //! 4. A view ends by one agreement, the paper's Synod in disguise: a ballot is a rank; to suspect
 //!    all lower ranks, with their rows frozen, is the promise to it; to echo is to accept; the
 //!    leader proposes when all rows that are not suspected have promised, and adopts the proposal
-//!    of the highest rank in any row. Nobody acts before a majority of the view has echoed, and a
-//!    trim is on disk before it is echoed. So one trim and one next view per view.
+//!    of the highest rank in any row. No member acts before a majority of the view has echoed, and
+//!    a trim is on disk before it is echoed. So one trim and one next view per view.
 //! 5. An inspector is a leader above all ranks: its rounds need a majority's logged promises, it
 //!    adopts the highest accepted proposal, and the replica that answers it has left the table's
-//!    agreement. A restart never votes as the member that it was: its life is counted on disk
-//!    first.
+//!    agreement. A restart never votes as the member that it was: its incarnation is counted on
+//!    disk first.
 //! 6. Without an accepted proposal the longest complete log of that majority is the end: what was
 //!    delivered was persisted by all members, so it is in every complete log, and answers are given
 //!    by logs that grow no more. It is accepted only by those who hold it durably.
@@ -98,21 +99,20 @@
 //! - **D8, total restart**: a majority of the newest view known to any of them; its longest
 //!   complete log; a logged trim of that view binds, one of an older view does not count; accepted
 //!   only by those who hold it, so the state is copied before the view begins. A replica that has
-//!   no log joins afterwards.
-//!   A vote whose voter no longer holds what it was for is left aside when a majority without it
-//!   did not vote so: any majority of promises will do, and nobody could follow that vote.
-//!   Where complete logs are a majority they continue by themselves, and the others join
-//!   afterwards. A member that has not begun in a view within `restart_timeout_ms` is left out of
-//!   the next one.
+//!   no log joins afterwards. A vote whose voter no longer holds its reason is left aside when a
+//!   majority without it did not vote so: any majority of promises will do, and no member could
+//!   follow that vote. Where complete logs are a majority they continue by themselves, and the
+//!   others join afterwards. A member that has not begun in a view within `restart_timeout_ms` is
+//!   left out of the next one.
 //! - **Joiners that fail again and again** are let in after pauses that double (`Admission`), if
 //!   the view has more members than a majority of the group; the paper has no such rule.
 //! - **D9, a shard with all members dead**: see `shards.rs`; for the group itself, total restart.
-//! - **D10, two steps**: the pending version is the journal's; nobody sees it. Delivered means
+//! - **D10, two steps**: the pending version is the journal's and is not visible. Delivered means
 //!   persisted everywhere, and only then it is executed and answered.
-//! - **D11, sluggish senders** stay senders: their nulls cost one counter. A crashed one is removed
+//! - **D11, slow senders** stay senders: their nulls cost one counter. A crashed one is removed
 //!   with its view. (§3.6 removes them from the senders at a view; the public code does not.) That
 //!   would not help against a member that is slow and not silent, because delivery waits for all:
-//!   such a one leaves the view altogether, and comes back after a pause (`sluggish.rs`).
+//!   such a one leaves the view altogether, and comes back after a pause (`slow_member.rs`).
 //! - **D12, window**: a slot is written again when all members have taken it; otherwise requests
 //!   wait, and beyond `queue_bytes` they are refused as busy. Nothing blocks.
 //! - **D13**: views and counts are 64 bits.
@@ -123,35 +123,36 @@
 //! - **D16, raw mode** (`delivery=raw`) executes a message where it is received, in its sender's
 //!   order, by an effect of its own: no slots, no nulls, no log. It is for state machines that
 //!   allow it, in memory durability, never for the store. A view change may lose it to some and
-//!   repeats nothing. With an order: when a majority of the last view has forgotten (memory
-//!   durability) and nobody is heard who remembers, replicas stop with the remedy; they never serve
-//!   an empty state. A replica that lost its state counts as complete only in a later view than the
-//!   one in which it did.
+//!   repeats nothing. With an order: when a majority of the last view has lost its state (memory
+//!   durability) and no replica with its state is heard, replicas stop with the remedy; they never
+//!   serve an empty state. A replica that lost its state counts as complete only in a later view
+//!   than the one in which it did.
 //! - **D17, reads**: by the barrier, from any member.
 //! - **D18**: views are subsets of the epoch's members; `viable_in` asks for a majority of the
 //!   newest view, not of the epoch. From the first vote for a next view on it asks for one of both:
 //!   the replica that restarts the group cannot know who else voted for it, and must take it over.
 //!   (B.6 takes over the trim alone and counts the members again; that may give one view two
-//!   memberships.) Half of the next view is enough when it has an even number of members: nobody
-//!   can act in it without one of them, so a third view of all who answered follows at once
+//!   memberships.) Half of the next view is enough when it has an even number of members: no member
+//!   can act in it without one of them, so a third view of all that answered follows at once
 //!   (`restart.rs`).
 //! - **Nulls** are sent by the rule of the public code, a run of them in one slot of the ring, and
-//!   are not written. What was received or persisted and is nothing but nulls is said with the next
-//!   put, a heartbeat at the latest: nobody waits for it, and n³ puts for a message among n members
-//!   would say it at once. A null is never put between a request and its place: messages are formed
-//!   whole at the end of a turn, so what #78 of the public code shows cannot happen.
+//!   are not written. Received or persisted nulls without a message are reported with the next put,
+//!   a heartbeat at the latest: no member waits for them, and n³ puts for a message among n members
+//!   would report them at once. A null is never put between a request and its place: messages are
+//!   formed whole at the end of a turn, so what #78 of the public code shows cannot happen.
 //! - **Durable from the first step**: messages are written ahead of delivery, so a total failure
 //!   cannot lose what was delivered (#74 of the public code).
 //! - **Retransmission**: the paper has none, a lost packet is a failure. Here a broken connection
 //!   is repaired: the replica that reconnects gets the whole row and all slots that it has not
-//!   taken. A member fails by silence, or when it comes back as another life.
+//!   taken. A member fails by silence, or when it comes back as another incarnation.
 //! - **A member that others suspect** and that is alive leaves at once and joins again in the same
-//!   life; the paper kills the process (G13 of the boundary: a member is a replica and a life,
-//!   which is counted by starts on disk).
+//!   incarnation; the paper kills the process (G13 of the boundary: a member is a replica and an
+//!   number of starts, which is counted on disk).
 //! - **Failure detection** is by heartbeats through the same puts, by the operator's report, and by
 //!   what a peer says of itself: a Join of a later start is a failure of the earlier one.
 //! - **The SST's lambdas** are a table of plain functions with the columns they look at
-//!   (`triggers.rs`); a reducer's result is not stored in the table, because nobody else reads it.
+//!   (`triggers.rs`); a reducer's result is not stored in the table, because no other member reads
+//!   it.
 //! - **RDMC**: messages above `rdmc_bytes_min` go in blocks; what lies between that and a slot of
 //!   the ring goes whole from its sender to each member. The schedule is the binomial pipeline
 //!   wherever it saves a step (`schedule.rs`); blocks are sent as soon as they are there and may
@@ -162,7 +163,7 @@
 // One replica: its state, and which handler each event reaches.
 mod replica;
 
-// What it does, as `impl Derecho`, in the order of a message's way; then views and restarts.
+// The handlers, as `impl Derecho`, in the order of a message's way; then views and restarts.
 mod delivery;
 mod push;
 mod rdmc;
@@ -170,11 +171,12 @@ mod reads;
 mod reshape;
 mod restart;
 mod shards;
-mod sluggish;
+mod slow_member;
 mod triggers;
 mod view_change;
 
 // Its parts: each has private fields and knows nothing of the replica.
+mod bug;
 mod catch_up;
 mod config;
 mod failures;
@@ -186,7 +188,6 @@ mod membership;
 mod message;
 mod order;
 mod outgoing;
-mod plant;
 mod read_queue;
 mod relay;
 mod restart_state;
@@ -201,12 +202,12 @@ mod waits;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "bugs")]
+pub use bug::Bug;
 pub use config::Config;
 pub use message::{
     Ballot, Body, Entry, Held, Holding, Join, Large, Member, Message, Promised, Proposal,
     ShardView, Summary, View,
 };
-#[cfg(feature = "plant")]
-pub use plant::Plant;
 pub use replica::{Derecho, Frontend, Timer};
 pub use schedule::{Hop, Schedule};

@@ -82,7 +82,7 @@ impl Order {
     }
 
     /// The first message that is ordered, not delivered, and no null. Nulls before it count with
-    /// it; nobody waits for those behind it.
+    /// it; no member waits for those behind it.
     pub fn awaited(&self, sure: Slot) -> Option<u64> {
         (self.last_slot(self.ordered, sure) > sure).then(|| {
             let before = self.marks.partition_point(|slot| *slot <= sure);

@@ -1,4 +1,4 @@
-//! RDMC: large messages in blocks, which members pass on (§3.3).
+//! RDMC: large messages in blocks, which members forward (§3.3).
 //!
 //! ```text
 //!   own message ─► blocks ─┐                    ┌─► all there: the message, for its slot of the ring
@@ -10,15 +10,15 @@
 //! Everybody computes the schedule from what each block says of its message, so a receiver knows
 //! where a block belongs, from whom it comes, and to whom it continues. Blocks are numbered on each
 //! link; a receiver's column BLOCKS shows up to which number they have come, and a bounded number
-//! beyond that may be in flight. What a broken connection lost is sent again by its sender. Nothing
-//! goes to a member before its row shows the view: a member that drops a block acknowledges it with
-//! a later one's number. A view that wedges takes and forwards no block any more: a message that is
-//! incomplete then is no message, and its sender sends it again in the next view.
+//! beyond that may be in flight. Blocks lost with a connection are sent again by their sender.
+//! Nothing goes to a member before its row shows the view: a member that drops a block acknowledges
+//! it with a later one's number. A view that wedges takes and forwards no block any more: a message
+//! that is incomplete then is no message, and its sender sends it again in the next view.
 
 use super::{
     Derecho,
+    bug::Bug,
     message::Large,
-    plant::Plant,
     shards::{At, one_of},
     sst::{Columns, ON_BLOCKS, ON_RING, ON_SHARD},
     transfers::{Limits, Way},
@@ -74,7 +74,7 @@ impl Derecho {
         let own = self.me.id();
         let limits = Limits {
             window: self.config.window,
-            by_arrival: self.planted(Plant::BlocksByArrival),
+            by_arrival: self.injected(Bug::BlocksByArrival),
         };
         let stream = self.of_mut(at);
         let members = stream.members().to_vec();

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{Bytes, Slot, Time, limits, parts::RequestKey};
 
-/// A read that has waited for so long is forgotten: its frontend asks again.
+/// A read that has waited for so long is dropped: its frontend asks again.
 const WAITING_MAX: Duration = Duration::from_secs(5);
 
 /// A read that waits.

@@ -14,7 +14,7 @@
 
 use super::{
     Derecho,
-    plant::Plant,
+    bug::Bug,
     read_queue::Read,
     shards::At,
     sst::{self, BARRIER},
@@ -42,7 +42,7 @@ impl Derecho {
         batch: Bytes,
         ctx: &mut Context<'_, Self>,
     ) {
-        if self.planted(Plant::ReadsLocal) {
+        if self.injected(Bug::ReadsLocal) {
             return ctx.query(batch, Slot(0), false, key.0, &());
         }
         let bytes_max = self.queue_bytes_max(at, |stream| stream.reads.bytes());

@@ -2,17 +2,17 @@
 
 use super::{
     Config,
+    bug::Bug,
     catch_up::CatchUp,
     failures::Failures,
     inspection::Answer,
     joins::Joins,
     membership::{Act, Membership, Phase},
     message::{Entry, Message, Promised, Summary},
-    plant::Plant,
     reshape,
     restart_state::RestartState,
     rows::Rows,
-    shards::{Bug, Holdings},
+    shards::Holdings,
     sst::{Layout, ON_RING, ON_SELF, ON_SHARD, ON_VIEW, Table},
     stream::Stream,
 };
@@ -34,11 +34,11 @@ use quintet_replica::{
 pub type Frontend = AttachedFrontend<Derecho>;
 
 quintet_replica::timers! {
-    /// What wakes a replica.
+    /// The timers of a replica.
     pub enum Timer {
         /// Heartbeats, suspicion, asking again.
         Beat,
-        /// Requests and reads under way are looked through.
+        /// Requests and reads in flight are looked through.
         Housekeeping,
     }
 }
@@ -120,14 +120,14 @@ impl Derecho {
     /// Takes over the state that was durable before this start.
     fn restore(&mut self, recovered: Recovered<Promised, Entry, Summary>) -> bool {
         let Recovered {
-            forgot,
+            state_lost,
             first_boot,
             promise,
             checkpoint,
             records,
         } = recovered;
         let (membership, log) = (&mut self.membership, &mut self.stream.log);
-        let again = membership.restore(promise, forgot);
+        let again = membership.restore(promise, state_lost);
         if !membership.has_shards(self.shards.len()) {
             return false;
         }
@@ -144,7 +144,7 @@ impl Derecho {
         } else if !log.restored_complete(membership.number(), membership.view().base) {
             return false;
         }
-        membership.restored(again, self.config.planted.is(Plant::RestartAsMember));
+        membership.restored(again, self.config.injected.is(Bug::RestartAsMember));
         true
     }
 
@@ -155,7 +155,7 @@ impl Derecho {
         recovered: Recovered<Promised, Entry, Summary>,
     ) -> bool {
         let Recovered {
-            forgot: state_lost,
+            state_lost,
             first_boot,
             checkpoint,
             records,
@@ -197,7 +197,7 @@ impl Protocol for Derecho {
         paper: "Jha, Behrens, Gkountouvas, Milano, Song, Tremel, van Renesse, Zink, Birman, \
                 Derecho: Fast State Machine Replication for Cloud Services, ACM TOCS 36(2), 2019",
         best_at: "steady streams from several replicas at once: every member multicasts what its \
-                  clients ask for, and nobody waits for a leader",
+                  clients ask for, and no member waits for a leader",
         tolerates: "crashes and partitions of a minority of the present view; views shrink and \
                     grow",
         stable: true,
@@ -209,7 +209,7 @@ impl Protocol for Derecho {
     const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[
         "member suspected",
-        "sluggish member removed",
+        "slow member removed",
         "restart without an incomplete log",
         "ragged trim computed",
         "ragged trim adopted",
@@ -278,7 +278,7 @@ impl Protocol for Derecho {
             return ctx.halt_damaged();
         }
         if self.membership.state_lost() {
-            ctx.mark("forgot what it had acknowledged");
+            ctx.mark("lost what it had acknowledged");
             if self.me.members() == 1 {
                 return self.halt_lost(ctx);
             }
@@ -494,7 +494,7 @@ impl Protocol for Derecho {
                     stream.waits.set_slow_pace(slow);
                 }
             }
-            // Nobody leads whom the others wait for more than for any member.
+            // There is no leader for whom the others could wait.
             Control::Slow(_) | Control::Farther(_) | Control::EpochEnded => {}
             Control::CheckpointDue => {
                 let log = &self.of(self.at(ctx.group())).log;
@@ -596,13 +596,13 @@ impl Protocol for Derecho {
             Phase::Active if leader == Some(self.me.id()) => "leader",
             Phase::Active => "member",
             Phase::Activating => "joining",
-            Phase::Out if membership.lacks_state() => "forgot",
+            Phase::Out if membership.lacks_state() => "state lost",
             Phase::Out if membership.belongs() => "joining",
             Phase::Out => "out",
         };
         let details = vec![
             ("members", self.picture()),
-            ("life", membership.member().life.to_string()),
+            ("starts", membership.member().starts.to_string()),
             ("base", membership.view().base.to_string()),
             ("ordered", stream.order.ordered().to_string()),
             ("persisted", stream.order.persisted().to_string()),
@@ -634,7 +634,7 @@ impl Protocol for Derecho {
             return Self::viable(members, nodes);
         }
         let there = |node: &&NodeState| {
-            node.up && !node.forgot && route.iter().any(|(id, _)| *id == node.id)
+            node.up && !node.state_lost && route.iter().any(|(id, _)| *id == node.id)
         };
         nodes.iter().filter(there).count() > route.len() / 2
     }
@@ -644,7 +644,7 @@ impl Protocol for Derecho {
         let words = [
             membership.phase() as u64,
             membership.number(),
-            membership.member().life,
+            membership.member().starts,
             membership.promised().round,
             stream.log.first().0,
             stream.log.end().next().0,
@@ -695,7 +695,7 @@ impl Protocol for Derecho {
             membership.is_complete(),
             "a member at work holds everything up to the base"
         );
-        assert!(membership.belongs(), "it is a member in this life");
+        assert!(membership.belongs(), "it is a member in this incarnation");
         let early = self.injected(Bug::DeliverBeforeAll);
         (self.stream.order).assert_invariants(early);
         let own = self.me.id();
@@ -721,7 +721,7 @@ impl Protocol for Derecho {
             "the window bounds what is sent"
         );
         assert!(
-            membership.has_quorum() || self.planted(Plant::MinorityContinues),
+            membership.has_quorum() || self.injected(Bug::MinorityContinues),
             "a minority halts"
         );
     }

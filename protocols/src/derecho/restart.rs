@@ -1,11 +1,11 @@
-//! Outside the view: joining it, catching up, and restarting the group from its logs when nobody
-//! is active any more (§2.4, B.1, B.4, B.5).
+//! A member outside the view: joining it, catching up, and restarting the group from its logs when
+//! no member is active any more (§2.4, B.1, B.4, B.5).
 //!
 //! ```text
-//!   Join ──► all: I am here, and hold up to …      Views ◄── whoever knows a newer view
+//!   Join ──► all: I am here, and hold up to …      Views ◄── any that knows a newer view
 //!   Fetch ─► donor ── Tail ──► … until little is missing ──► the leader lets it in
 //!
-//!   nobody active: lowest of a majority of the last view inspects the logs:
+//!   no member active: lowest of a majority of the last view inspects the logs:
 //!     Prepare ─► members ── Promise{end of log, accepted trim} ─► adopt, or the longest log
 //!     Accept ──► members fetch what they lack, log it ── Accepted ─► a majority: Views ─► all
 //! ```
@@ -18,19 +18,19 @@
 //! inspector through messages: the same logged trims, inspectors above all ranks. A member that
 //! answers an inspector has left the view: it never echoes a trim of the table again.
 //!
-//! A vote for a next view may be all that is left of it: who led dies for good, and those that the
-//! vote leaves out are back. The view may have been agreed, so it is taken over; but when those who
-//! answer are half of its members, nobody can have done anything in it, or ever will, without one of
-//! them. Then the inspector proposes the view and, with the same vote, that those who answer follow
-//! it at once; whoever accepts that never acts in the view between.
+//! A vote for a next view may be all that is left of it: who led dies permanently, and those that
+//! the vote leaves out are back. The view may have been agreed, so it is taken over. But when those
+//! that answer are half of its members, no member can have done anything in it, or ever will,
+//! without one of them. Then the inspector proposes the view and, with the same vote, that those
+//! that answer follow it at once; a member that accepts this never acts in the view between.
 
 use super::{
     Derecho,
+    bug::Bug,
     inspection::Answer,
     log::Log,
     membership::{Act, Phase},
     message::{Ballot, Entry, Join, Member, Message, Proposal, View},
-    plant::Plant,
     restart_state::Wanted,
     sst::ON_SELF,
 };
@@ -44,15 +44,17 @@ impl Derecho {
             return;
         }
         let Member {
-            life, incarnation, ..
+            starts,
+            incarnation,
+            ..
         } = membership.member();
         let join = Join {
-            life,
+            starts,
             incarnation,
             view: membership.number(),
             coming: membership.belongs(),
             complete: membership.is_complete(),
-            forgot: membership.state_lost(),
+            state_lost: membership.state_lost(),
             sure: self.stream.log.sure(),
         };
         ctx.multicast(to, Lane::Control, &Message::Join(join));
@@ -60,7 +62,7 @@ impl Derecho {
 
     pub(super) fn on_join(&mut self, from: ReplicaId, join: Join, ctx: &mut Context<'_, Self>) {
         let number = self.membership.number();
-        let (life, view, coming) = (join.life, join.view, join.coming);
+        let (starts, view, coming) = (join.starts, join.view, join.coming);
         if self.joins.incarnation(from) != Some(join.incarnation) {
             self.holdings.forget(from);
         }
@@ -82,11 +84,11 @@ impl Derecho {
         if !self.membership.is_active() {
             return;
         }
-        let Some(member) = self.membership.view().life(from) else {
+        let Some(member) = self.membership.view().starts(from) else {
             return self.sst.touch(ON_SELF);
         };
         // Its earlier start was a member, or it has left: the view continues without it.
-        if life > member || life == member && view == number && !coming {
+        if starts > member || starts == member && view == number && !coming {
             self.suspect(from, ctx);
         }
     }
@@ -316,7 +318,7 @@ impl Derecho {
         let ready = |id, join: &Join| {
             let near = join.sure.0 + self.config.join_lag >= log.sure().0
                 && join.sure.next() >= log.first();
-            view.life(id).is_none()
+            view.starts(id).is_none()
                 && join.view == view.number
                 && !join.coming
                 && join.complete
@@ -494,7 +496,7 @@ impl Derecho {
     fn maybe_choose(&mut self, present: ReplicaSet, ctx: &mut Context<'_, Self>) {
         let (view, wait_max) = (self.membership.view(), self.config.suspect_timeout);
         let inspection = self.restart.inspection.as_mut();
-        let for_all = self.config.planted.is(Plant::RestartWaitsForAll);
+        let for_all = self.config.injected.is(Bug::RestartWaitsForAll);
         let layout = &self.config.layout;
         let how = (wait_max, for_all, layout);
         if inspection.is_some_and(|asks| asks.choose(view, present, how, ctx)) {
@@ -620,7 +622,7 @@ impl Derecho {
         self.learn_all(views, ctx);
     }
 
-    /// Everybody who could hold what was acknowledged has forgotten it: only the operator can say
+    /// Everybody who could hold what was acknowledged has lost it: only the operator can say
     /// that this is accepted.
     fn look_for_lost_memories(&mut self, ctx: &mut Context<'_, Self>) {
         let (now, timeout) = (ctx.now(), self.config.restart_timeout);
@@ -634,7 +636,7 @@ impl Derecho {
         for (id, join) in joins.filter(|(id, _)| *id != own) {
             held |= join.view > view.number;
             if view.set().contains(id) {
-                lost += usize::from(join.forgot && !join.complete);
+                lost += usize::from(join.state_lost && !join.complete);
                 held |= join.complete;
             }
         }

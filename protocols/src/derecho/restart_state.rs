@@ -44,7 +44,7 @@ impl RestartState {
         self.active_at = now;
     }
 
-    /// How long nobody is at work, and this replica is out.
+    /// How long no member is active, while this replica is outside the view.
     pub fn quiet(&self, now: Time) -> Duration {
         now.since(self.active_at.max(self.out_since))
     }
@@ -81,8 +81,8 @@ impl RestartState {
         self.inspection = Some(Inspection::new(ballot, now));
     }
 
-    /// Whether a majority of the last view `lacks` its state for longer than this, and nobody else
-    /// is at work.
+    /// Whether a majority of the last view `lacks` its state for longer than this, and no other
+    /// member is active.
     pub fn is_lost(&mut self, lacks: bool, alone: Duration, limit: Duration, now: Time) -> bool {
         if !lacks || now.since(self.active_at) <= alone {
             self.lost_since = None;

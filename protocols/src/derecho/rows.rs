@@ -121,7 +121,7 @@ impl Rows {
         }
     }
 
-    /// For what nobody waits for: it goes with the next put. Gives whether it was new.
+    /// For a value that no member waits for: it goes with the next put. Gives whether it was new.
     pub fn set_quietly(&mut self, column: u32, word: u64) -> bool {
         let new = self.table.set(self.own, column, word);
         if new {

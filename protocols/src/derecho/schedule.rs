@@ -39,9 +39,9 @@ wire! { enum Schedule { 0 = Sequential, 1 = Tree, 2 = Chain, 3 = Binomial } }
 pub struct Hop {
     /// In which step, from 0.
     pub step: usize,
-    /// Who sends it; it has had it before this step.
+    /// The sender; it has had the block before this step.
     pub from: usize,
-    /// Who receives it, for the first and only time.
+    /// The receiver, for the first and only time.
     pub to: usize,
     /// Which block.
     pub block: usize,
@@ -62,7 +62,7 @@ impl Schedule {
         }
     }
 
-    /// The one that needs the fewest steps; the sender itself when nobody saves it any.
+    /// The one that needs the fewest steps; the sender itself when no other saves it any.
     #[must_use]
     pub const fn for_message(members: usize, blocks: usize) -> Self {
         if Self::Sequential.steps(members, blocks) <= Self::Binomial.steps(members, blocks) {
@@ -130,7 +130,7 @@ fn whole(start: usize, from: usize, to: usize, blocks: usize) -> impl Iterator<I
     })
 }
 
-/// What stands at one corner of the hypercube: a member, or two that act as one.
+/// The occupant of one corner of the hypercube: a member, or two that act as one.
 #[derive(Hash)]
 struct Corner {
     first: usize,
@@ -142,8 +142,8 @@ struct Corner {
 }
 
 impl Corner {
-    /// Who of the two sends `out`: the one that received last, unless only the other has it. The
-    /// other one receives.
+    /// The one of the two that sends `out`: the one that received last, unless only the other has
+    /// it. The other one receives.
     fn roles(&self, out: Option<usize>, held: &[Vec<bool>]) -> (usize, usize) {
         let Some(second) = self.second else {
             return (self.first, self.first);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn every_receiver_gets_every_block_once_in_steps_that_are_announced() {
+    fn each_receiver_gets_each_block_once_in_announced_steps() {
         for kind in Schedule::ALL {
             for members in 2..=17 {
                 for blocks in 1..=40 {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn binomial_pipeline_ends_everywhere_at_once_or_in_adjacent_steps() {
+    fn binomial_pipeline_ends_within_one_step_everywhere() {
         for members in 2..=17_usize {
             for blocks in 1..=40 {
                 let done = play(Schedule::Binomial, members, blocks);

@@ -34,8 +34,8 @@
 //! 5. A shard is active only where as many members as the layout asks for hold everything up to the
 //!    base durably. Members that fetch it say nothing, so that nothing is delivered without them,
 //!    and do not count.
-//! 6. What is promised by such a count outlives a restart: that a log is complete is on disk before
-//!    it is told or its row says HELD; and the log before that, which another group's write is.
+//! 6. A promise by such a count outlives a restart: the completeness of a log is on disk before it
+//!    is reported or its row says HELD; and the log before that, which is a write of another group.
 //! 7. Reads: see `reads.rs`. The next active view needs a complete log, of a member that had wedged,
 //!    or left. (An answer of all members that have not says that there is none.)
 //!
@@ -60,7 +60,7 @@
 //!   view, if the shard continues without it; so does one that does not follow the end of a view for
 //!   as long.
 
-pub(super) use super::plant::Plant as Bug;
+pub(super) use super::bug::Bug;
 use super::{
     Derecho,
     membership::Act,
@@ -167,10 +167,6 @@ impl Derecho {
     pub(super) fn takes_part(&self, at: At) -> bool {
         let active = self.membership.is_active();
         active && (at.is_none() || self.of(at).begun == self.membership.number())
-    }
-
-    pub(super) fn injected(&self, bug: Bug) -> bool {
-        self.config.planted.is(bug)
     }
 
     pub(super) fn parts(&self) -> impl Iterator<Item = usize> + use<> {
@@ -304,7 +300,7 @@ impl Derecho {
             stream.end();
             stream.catch_up.begin();
             if next.active_in == old.active_in {
-                // Whatever was complete still is.
+                // A log that was complete still is.
                 continue;
             }
             let log = &mut stream.log;

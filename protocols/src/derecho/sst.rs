@@ -176,7 +176,7 @@ impl Layout {
         (self.slot_words as usize - 2) * 8
     }
 
-    /// Who alone looks at a column, if it is of that kind: the caller that waits until its messages
+    /// The only reader of a column, if it is of that kind: the member that waits until its messages
     /// are taken, for echoes, or for acknowledged blocks.
     pub fn concerns(&self, column: u32) -> Option<ReplicaId> {
         let behind = column.checked_sub(RECEIVED)?;
@@ -223,7 +223,7 @@ pub(super) struct Table {
     view: u64,
 }
 
-/// What a put did.
+/// The effect of a put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Merged {
     pub dirty: Columns,
@@ -342,7 +342,7 @@ impl Table {
         (row[start + 1], row[start + 2]) = (set.0 as u64, (set.0 >> 64) as u64);
         for member in &proposal.view.members {
             let at = start + 3 + 2 * member.id.index();
-            (row[at], row[at + 1]) = (member.life, member.incarnation.0);
+            (row[at], row[at + 1]) = (member.starts, member.incarnation.0);
         }
         let mut at = start + 3 + 2 * layout.members as usize;
         for shard in &proposal.view.shards {
@@ -372,7 +372,7 @@ impl Table {
         }
         let members = set.iter().map(|id| Member {
             id,
-            life: words[3 + 2 * id.index()],
+            starts: words[3 + 2 * id.index()],
             incarnation: Incarnation(words[4 + 2 * id.index()]),
         });
         let all = ReplicaSet::all(layout.members as usize);

@@ -1,4 +1,4 @@
-//! Members that a shard waits for while nothing of them changes; see `sluggish.rs`.
+//! Members that a shard waits for while nothing of them changes; see `slow_member.rs`.
 
 use alloc::vec::Vec;
 use core::time::Duration;

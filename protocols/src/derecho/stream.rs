@@ -141,7 +141,7 @@ impl Stream {
     }
 
     /// Gives everything that is next in the round-robin order its slots, and writes it (the first
-    /// step of durable delivery: the pending version, which nobody sees).
+    /// step of durable delivery: the pending version, which is not visible).
     pub fn put_in_order<P: Protocol<Record = Entry>>(&mut self, ctx: &mut Context<'_, P>) {
         let view = self.begun;
         while !self.ranks.senders.is_empty() {

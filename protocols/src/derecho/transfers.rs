@@ -49,7 +49,7 @@ struct Link {
     sent: u64,
     /// Up to which number they have come there.
     acknowledged: u64,
-    under_way: VecDeque<(u64, Outgoing)>,
+    in_progress: VecDeque<(u64, Outgoing)>,
     /// Those that were lost with a connection.
     again: VecDeque<Outgoing>,
 }
@@ -57,8 +57,8 @@ struct Link {
 impl Link {
     fn acknowledge(&mut self, number: u64) {
         self.acknowledged = self.acknowledged.max(number);
-        while (self.under_way.front()).is_some_and(|(sent, _)| *sent <= self.acknowledged) {
-            self.under_way.pop_front();
+        while (self.in_progress.front()).is_some_and(|(sent, _)| *sent <= self.acknowledged) {
+            self.in_progress.pop_front();
         }
     }
 
@@ -70,8 +70,8 @@ impl Link {
         ctx: &mut Context<'_, P>,
     ) -> Result<(), Outgoing> {
         let bytes = outgoing.bytes.len() + BLOCK_ROOM;
-        let idle = self.under_way.is_empty() && way.room > 0 && bytes <= ctx.room(way.to);
-        if self.under_way.len() >= way.credits || way.room < bytes && !idle {
+        let idle = self.in_progress.is_empty() && way.room > 0 && bytes <= ctx.room(way.to);
+        if self.in_progress.len() >= way.credits || way.room < bytes && !idle {
             return Err(outgoing);
         }
         way.room = way.room.saturating_sub(bytes);
@@ -83,18 +83,18 @@ impl Link {
             block: outgoing.block,
             bytes: outgoing.bytes.clone(),
         };
-        self.under_way.push_back((self.sent, outgoing));
+        self.in_progress.push_back((self.sent, outgoing));
         ctx.send(way.to, Lane::Bulk, &message);
         Ok(())
     }
 
     fn send_again(&mut self) {
-        let lost = self.under_way.drain(..).map(|(_, outgoing)| outgoing);
+        let lost = self.in_progress.drain(..).map(|(_, outgoing)| outgoing);
         self.again = lost.chain(self.again.drain(..)).collect();
     }
 }
 
-/// A message of which blocks are missing here, or must be passed on.
+/// A message of which blocks are missing here, or must be forwarded.
 #[derive(Debug, Hash)]
 struct Transfer {
     blocks: Vec<Option<Bytes>>,
@@ -122,7 +122,7 @@ impl Transfers {
         }
     }
 
-    /// Bytes that wait here to be passed on or to become a message.
+    /// Bytes that wait here to be forwarded or to become a message.
     pub fn bytes(&self) -> usize {
         let transfers = self.transfers.values();
         let blocks = transfers.flat_map(|transfer| transfer.blocks.iter().flatten());
@@ -262,7 +262,7 @@ impl Transfers {
 
     /// Whether there is anything to send, or to wait for.
     pub fn is_busy(&self) -> bool {
-        let waits = |link: &Link| !link.under_way.is_empty() || !link.again.is_empty();
+        let waits = |link: &Link| !link.in_progress.is_empty() || !link.again.is_empty();
         !self.transfers.is_empty() || self.links.iter().any(waits)
     }
 

@@ -9,9 +9,9 @@
 
 use super::{
     Derecho,
+    bug::Bug,
     membership::{Act, Phase},
     message::{Ballot, Member, Message, Proposal, View},
-    plant::Plant,
     replica::Timer,
     sst::{self, ON_SELF, PERSISTED, WEDGED},
     stream::Stream,
@@ -103,7 +103,7 @@ impl Derecho {
     /// Suspicions spread, while those that remain are a majority.
     fn show_suspected(&mut self, ctx: &mut Context<'_, Self>) {
         self.sst.set_suspected(self.membership.suspected());
-        if !self.membership.has_quorum() && !self.planted(Plant::MinorityContinues) {
+        if !self.membership.has_quorum() && !self.injected(Bug::MinorityContinues) {
             ctx.mark("minority halts");
             self.leave(ctx);
         }
@@ -187,7 +187,7 @@ impl Derecho {
     }
 
     /// All that are not suspected have wedged and suspect the members that this one suspects: their
-    /// rows are final, and nobody follows an earlier leader any more.
+    /// rows are final, and none follows an earlier leader any more.
     fn all_wedged(&self) -> bool {
         let suspected = self.membership.suspected().0;
         let agrees =
@@ -208,7 +208,7 @@ impl Derecho {
         let valid = rows.iter().filter(|id| self.sst.valid(*id));
         let highest = valid.max_by_key(|id| self.sst.proposed(*id));
         let adopted = highest.and_then(|id| self.sst.proposal(id));
-        let adopted = adopted.filter(|_| !self.planted(Plant::TrimRecomputed));
+        let adopted = adopted.filter(|_| !self.injected(Bug::TrimRecomputed));
         let view = match adopted {
             Some(proposal) => {
                 ctx.mark("ragged trim adopted");
@@ -238,8 +238,8 @@ impl Derecho {
             .filter(|member| live.contains(member.id))
             .copied()
             .collect();
-        // Those who remain are a majority of the next view, even if all who join are gone by then:
-        // they were heard a while ago, and nobody is suspected before it is a member.
+        // The remaining members are a majority of the next view, even if all that join are gone by
+        // then: they were heard a while ago, and no replica is suspected before it is a member.
         let joiners_max = members.len().saturating_sub(1).max(1);
         members.extend(self.ready_joiners().into_iter().take(joiners_max));
         members.sort_unstable_by_key(|member| member.id);
@@ -255,7 +255,7 @@ impl Derecho {
     fn accept_in_view(&mut self, proposal: Proposal, ctx: &mut Context<'_, Self>) {
         self.membership.accept_in_view(proposal.clone());
         self.tell_route_ahead(&proposal.view, ctx);
-        if self.planted(Plant::EchoNotDurable) {
+        if self.injected(Bug::EchoNotDurable) {
             self.on_echo_durable(&proposal, ctx);
         }
         self.save(Act::Echo(proposal), ctx);
@@ -278,7 +278,7 @@ impl Derecho {
     pub(super) fn echo(&mut self, ctx: &mut Context<'_, Self>) {
         let leader = self.membership.leader();
         let Some(proposal) = leader.and_then(|leader| self.sst.proposal(leader)) else {
-            return ctx.mark("ignored: a proposal that makes no sense");
+            return ctx.mark("ignored: an invalid proposal");
         };
         let (base, log) = (proposal.view.base, &self.stream.log);
         if base > log.end() || base < log.sure() || !self.shards_fit(&proposal.view) {
@@ -295,7 +295,7 @@ impl Derecho {
         if !membership.is_active() || !same || membership.proposing() != proposer {
             return;
         }
-        if !membership.trusts(proposer) && !self.planted(Plant::EchoAfterSuspicion) {
+        if !membership.trusts(proposer) && !self.injected(Bug::EchoAfterSuspicion) {
             return ctx.mark("vote came too late");
         }
         self.sst.set_proposal(proposal);
@@ -308,9 +308,9 @@ impl Derecho {
         let mine = self.sst.proposed(self.me.id());
         let echoed = |id| self.sst.valid(id) && self.sst.proposed(id) == mine;
         mine > 0
-            && (self.membership.trusts(mine) || self.planted(Plant::EchoAfterSuspicion))
+            && (self.membership.trusts(mine) || self.injected(Bug::EchoAfterSuspicion))
             && sst::all(self.membership.live(), echoed)
-            && (self.membership.has_quorum() || self.planted(Plant::MinorityContinues))
+            && (self.membership.has_quorum() || self.injected(Bug::MinorityContinues))
     }
 
     pub(super) fn end_view(&mut self, ctx: &mut Context<'_, Self>) {
@@ -365,7 +365,7 @@ impl Derecho {
         }
         self.learn_shards(&view, ctx);
         let old = self.membership.view();
-        (self.joins).on_view(self.me.id(), now, |id| old.life(id), |id| view.life(id));
+        (self.joins).on_view(self.me.id(), now, |id| old.starts(id), |id| view.starts(id));
         self.membership.enter(view, complete);
         self.membership.completes(self.stream.log.sure());
         self.stream.end();
@@ -423,7 +423,7 @@ impl Derecho {
     }
 
     /// Tells the view's members once a majority of them has installed it. One that fewer have may
-    /// be forgotten with them, and then the majority of the view before is what is needed.
+    /// be lost with them, and then the majority of the view before is what is needed.
     pub(super) fn tell_route(&mut self, ctx: &mut Context<'_, Self>) {
         let view = self.membership.view();
         if self.membership.is_active() && view.has_quorum(self.begun(view.set())) {

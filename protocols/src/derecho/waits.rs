@@ -1,4 +1,4 @@
-//! For whom delivery waits, and for how long; see `sluggish.rs`.
+//! For whom delivery waits, and for how long; see `slow_member.rs`.
 
 use super::stalls::Stalls;
 use alloc::{vec, vec::Vec};
@@ -12,9 +12,9 @@ const FACTOR: u32 = 8;
 /// other replica that waits for a slow member's places in the order holds the message later, too.
 const LAG_FACTOR: u32 = 2;
 
-/// The fewest messages that a judgement is about, and how many judgements in a row it takes.
+/// The fewest messages that an assessment is about, and how many assessments in a row it takes.
 const SAMPLES_MIN: u32 = 8;
-const STRIKES: u8 = 2;
+const SLOW_COUNT_MIN: u8 = 2;
 
 /// The first pause of a member that was removed; it doubles up to the longest.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// How much longer than for all others, if its pace is slow, too.
 const PACE_FACTOR: u32 = 2;
 
-/// In a new view a member is judged by its pace only after this: it is of the time before.
+/// In a new view a member is assessed by its pace only after this: it is of the time before.
 const PACE_FROM: Duration = Duration::from_secs(4);
 
 /// For whom delivery has waited since when.
@@ -35,16 +35,15 @@ pub(super) struct Waits {
     since: Time,
     waited: Vec<Duration>,
     common: Duration,
-    /// The message that is watched, how many took somebody long, and with how many of them
-    /// each was slow.
+    /// The watched message, how many took a member long, and with how many of them each was slow.
     sample: Option<Sample>,
     /// How long each made the others wait for that message.
     lag: Vec<Duration>,
     sorted: Vec<Duration>,
     samples: u32,
     slow: Vec<u32>,
-    /// How many judgements in a row found each slow.
-    strikes: Vec<u8>,
+    /// How many assessments in a row found each slow.
+    slow_counts: Vec<u8>,
     /// Until when those that were removed stay out, and for how long they did.
     pauses: Vec<(Time, Duration)>,
     /// Members whose links or disks are far slower than a majority's, and from when that counts.
@@ -79,7 +78,7 @@ impl Waits {
             sorted: Vec::with_capacity(members),
             samples: 0,
             slow: vec![0; members],
-            strikes: vec![0; members],
+            slow_counts: vec![0; members],
             pauses: vec![(Time(0), Duration::ZERO); members],
             slow_pace: ReplicaSet::EMPTY,
             pace_from: Time(0),
@@ -92,17 +91,17 @@ impl Waits {
         self.slow_pace = slow;
     }
 
-    /// Counts again from here on, as if nobody had been slow before.
+    /// Counts again from here on, as if no member had been slow before.
     pub fn begin(&mut self, now: Time) {
         self.next(now);
-        self.strikes.fill(0);
+        self.slow_counts.fill(0);
         self.behind = ReplicaSet::EMPTY;
         self.sample = None;
         self.pace_from = now + PACE_FROM;
         self.stalls.begin();
     }
 
-    /// The next judgement is about what happens from here on.
+    /// The next assessment is about what happens from here on.
     fn next(&mut self, now: Time) {
         self.at = now;
         self.since = now;
@@ -215,7 +214,7 @@ impl Waits {
     }
 
     /// The others of `live` that all have waited for, for most of the time: once where their pace is
-    /// slow, else at several judgements in a row; none while there is too little to judge by. One
+    /// slow, else at several assessments in a row; none while there is too little to assess by. One
     /// takes `period` at least.
     pub fn look(
         &mut self,
@@ -231,9 +230,10 @@ impl Waits {
         let (waited, common) = (&self.waited, self.common);
         let alone = |id: usize| waited[id] > whole * 3 / 4 && waited[id] > common * FACTOR;
         // One whose pace is slow, and that all wait for, needs no more: unless this member is slow, too.
-        let judges = now >= self.pace_from && !self.slow_pace.contains(own);
+        let assesses = now >= self.pace_from && !self.slow_pace.contains(own);
         let held_up = |id: usize| waited[id] > whole / 2 && waited[id] > common * PACE_FACTOR;
-        let paced = |id: &ReplicaId| judges && self.slow_pace.contains(*id) && held_up(id.index());
+        let paced =
+            |id: &ReplicaId| assesses && self.slow_pace.contains(*id) && held_up(id.index());
         let slow: ReplicaSet = live.without(own).iter().filter(paced).collect();
         if !slow.is_empty() {
             self.next(now);
@@ -246,13 +246,13 @@ impl Waits {
         }
         for id in live.without(own).iter().map(ReplicaId::index) {
             let slow = enough && alone(id) && self.slow[id] > self.samples * 3 / 4;
-            self.strikes[id] = if slow {
-                self.strikes[id].saturating_add(1)
+            self.slow_counts[id] = if slow {
+                self.slow_counts[id].saturating_add(1)
             } else {
                 0
             };
         }
-        let slow = |id: &ReplicaId| self.strikes[id.index()] >= STRIKES;
+        let slow = |id: &ReplicaId| self.slow_counts[id.index()] >= SLOW_COUNT_MIN;
         let slow = live.iter().filter(slow).collect();
         self.next(now);
         slow
@@ -270,7 +270,7 @@ impl Waits {
 
     /// A slow member is removed: it pauses.
     pub fn removed(&mut self, id: ReplicaId, now: Time) {
-        self.strikes[id.index()] = 0;
+        self.slow_counts[id.index()] = 0;
         self.pause(id, now);
     }
 
@@ -313,18 +313,22 @@ mod tests {
         };
         assert_eq!(looked(other, other, PACE_FROM), other);
         let none = ReplicaSet::EMPTY;
-        assert_eq!(looked(other, none, PACE_FROM), none, "nobody waits for it");
+        assert_eq!(
+            looked(other, none, PACE_FROM),
+            none,
+            "no member waits for it"
+        );
         assert_eq!(looked(other, other, period), none, "of the view before");
         assert_eq!(
             looked(other.with(own), other, PACE_FROM),
             none,
-            "one judges that is slow"
+            "one assesses that is slow"
         );
         assert_eq!(looked(none, other, PACE_FROM), none, "not at once");
     }
 
     #[test]
-    fn pauses_double_up_to_longest_and_begin_again_after_good_conduct() {
+    fn pauses_double_up_to_limit_and_reset_after_quick_period() {
         let (id, mut waits) = (ReplicaId(1), Waits::new(2));
         let mut now = Time(0) + PAUSE_MAX * 2;
         let mut pause = PAUSE_MIN;

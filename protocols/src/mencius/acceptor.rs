@@ -103,7 +103,8 @@ impl Mencius {
                 // By whatever ballot.
                 self.reads.confirm(slot);
             } else if let Value::Command { batch, .. } = own {
-                // Somebody took this replica for dead: its own goes into another slot.
+                // Another member took this replica for dead: its own suggestion goes into another
+                // slot.
                 ctx.mark("suggestion lost its slot");
                 self.relay.order_again(batch);
                 self.aim_reads();
@@ -143,7 +144,7 @@ impl Mencius {
         if let Some((slot, summary)) = recovered.checkpoint {
             self.log.install(slot, summary.time);
         }
-        self.log.restore(recovered.records, recovered.forgot)
+        self.log.restore(recovered.records, recovered.state_lost)
     }
 
     /// This peer no longer keeps the log up to a slot: a state must do, of it or of a replica that

@@ -1,4 +1,4 @@
-//! Members that are up and far slower than the others: nobody waits for their slots.
+//! Members that are up and far slower than the others: the others do not wait for their slots.
 //!
 //! ```text
 //!   r2 is slow:  r0, r1 ── revoke its slots ahead of their use, as if it were silent
@@ -12,14 +12,14 @@
 //! who decides slots and who suggests, and so about speed alone: a revocation is safe against an
 //! owner that is up, and two copies of a batch are found by the sessions.
 //!
-//! What is forwarded is always taken by the member that receives it, be it slow in its own eyes:
-//! two members that each find themselves slow would otherwise send it in circles.
+//! The receiving member always takes a forwarded request, even if it is slow in its own eyes: two
+//! members that each find themselves slow would otherwise send it in circles.
 
 use super::Mencius;
 use quintet_replica::{Context, ReplicaId, ReplicaSet, Time, parts::bypassed};
 
 impl Mencius {
-    /// Those for whose slots nobody waits although they are up.
+    /// The members for whose slots no other waits although they are up.
     pub(super) fn bypassed(&self, now: Time) -> ReplicaSet {
         let slow = self.peers.slow();
         if slow.is_empty() {
@@ -33,7 +33,7 @@ impl Mencius {
     /// Other members are slow than before.
     pub(super) fn on_slow_members(&mut self, slow: ReplicaSet, ctx: &mut Context<'_, Self>) {
         self.peers.set_slow(slow);
-        // What was looked at may be another's to decide now.
+        // Another owner's revocation may decide those slots now.
         self.revocations.look_again();
         self.look_for_slow(ctx);
         self.revoke_blocked(ctx);

@@ -28,7 +28,7 @@ quintet_replica::options! {
         log_memory_bytes: bytes(1024..=17_179_869_184) = 67_108_864,
         /// the most suggestions, votes or decisions that one message names
         slots_max: count(1..=1024, "slots") = 1024,
-        planted: super::plant::Planted,
+        injected: super::bug::Injected,
     }
     impl Options {
         const ALIASES: &'static [(&'static str, &'static str)] =

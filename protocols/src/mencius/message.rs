@@ -1,11 +1,11 @@
-//! What Mencius sends and what it writes to disk.
+//! The messages of Mencius and its records on disk.
 //!
 //! ```text
 //!   frontend ── Request ──► replica          frontend ◄── Taken ── replica
 //!   replica ─── Said ─────► all, or an owner: SUGGEST, votes, LEARN, SKIP, heartbeat
 //!   replica ─── Prepare, Accept, Learn ──► all ── Promise, Voted, Refused ──► it   (revocation)
 //!   replica ─── Fetch ────► a peer ── Known, Trimmed ──► replica
-//!   forgetful ─ Recover ──► all ── RecoverOk ──► it
+//!   restarted ─ Recover ──► all ── RecoverOk ──► it
 //!   slow ────── Forward, ReadAsk ──► one that is not ── ReadAt ──► it
 //! ```
 
@@ -22,7 +22,7 @@ pub(super) const fn overhead(members: usize) -> usize {
     256 + 8 * members + 16 * 1024
 }
 
-/// What stands in a slot.
+/// The value of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// Nothing.
@@ -37,7 +37,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What it takes in memory and on the wire, about.
+    /// Its approximate size in memory and on the wire.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         match self {
@@ -52,10 +52,11 @@ impl Value {
 pub struct Said {
     /// The sender's incarnation.
     pub incarnation: Incarnation,
-    /// The incarnations that it knows of all members: a vote of an earlier life counts no more.
-    pub lives: Vec<Incarnation>,
-    /// It has forgotten what it voted for, and does not take part.
-    pub forgot: bool,
+    /// The incarnations that it knows of all members: a vote of an earlier incarnation counts no
+    /// more.
+    pub incarnations: Vec<Incarnation>,
+    /// It has lost what it voted for, and does not take part.
+    pub state_lost: bool,
     /// The highest slot that anybody is known to have suggested.
     pub latest: Slot,
     /// All slots up to here are decided.
@@ -91,7 +92,7 @@ impl Said {
             entries: self.entries.split_off(most.min(self.entries.len())),
             votes: self.votes.split_off(most.min(self.votes.len())),
             learnt: self.learnt.split_off(most.min(self.learnt.len())),
-            lives: self.lives.clone(),
+            incarnations: self.incarnations.clone(),
             ..*self
         };
         (!rest.is_empty()).then_some(rest)
@@ -127,32 +128,32 @@ pub enum Message {
     Prepare(Range),
     /// The promise.
     Promise {
-        /// What was asked.
+        /// The requested range.
         range: Range,
-        /// What was accepted there, with its ballot; the highest of all for what is decided.
+        /// The values accepted there, with their ballots; the highest of all for decided ones.
         accepted: Vec<(Slot, Ballot, Value)>,
     },
     /// Accept these values, and nothing in the range's other slots (phase 2).
     Accept {
         /// Which slots.
         range: Range,
-        /// What is not nothing.
+        /// The values that are not "nothing".
         values: Known,
     },
     /// Accepted, durably.
     Voted {
-        /// What.
+        /// The range.
         range: Range,
         /// The voter's incarnation.
         incarnation: Incarnation,
         /// The incarnations that it knows.
-        lives: Vec<Incarnation>,
+        incarnations: Vec<Incarnation>,
     },
     /// These slots are decided: these values, and nothing in the others.
     Learn {
         /// Which slots.
         range: Range,
-        /// What is not nothing.
+        /// The values that are not "nothing".
         values: Known,
     },
     /// A higher ballot was promised for slots of this owner.
@@ -181,7 +182,7 @@ pub enum Message {
         /// The first slot that is.
         first: Slot,
     },
-    /// I have forgotten; how far have you come?
+    /// I have lost my state; how far have you come?
     Recover {
         /// The asker's new incarnation.
         incarnation: Incarnation,
@@ -250,8 +251,8 @@ fn is_range(range: &Range) -> bool {
 impl Wire for Said {
     fn encode(&self, writer: &mut Writer<'_>) {
         self.incarnation.put(writer);
-        self.lives.put(writer);
-        writer.u8(u8::from(self.forgot) + 2 * u8::from(self.skip.is_some()));
+        self.incarnations.put(writer);
+        writer.u8(u8::from(self.state_lost) + 2 * u8::from(self.skip.is_some()));
         self.latest.put(writer);
         self.committed.put(writer);
         if let Some(skip) = &self.skip {
@@ -263,15 +264,15 @@ impl Wire for Said {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let incarnation = Field::get(reader, "incarnation")?;
-        let lives = <PerMember>::get(reader, "lives")?;
+        let incarnations = <PerMember>::get(reader, "incarnations")?;
         let flags = reader.u8("flags")?;
         if flags > 3 {
             return Err(DecodeError::Bad("flags"));
         }
         Ok(Self {
             incarnation,
-            lives,
-            forgot: flags & 1 > 0,
+            incarnations,
+            state_lost: flags & 1 > 0,
             latest: reader.slot("latest slot")?,
             committed: reader.slot("committed slot")?,
             skip: match flags & 2 {
@@ -295,7 +296,7 @@ wire! {
         3 = Prepare(range),
         4 = Promise { range, accepted as Each<(Plain, OrDecided, Plain)> },
         5 = Accept { range, values },
-        6 = Voted { range, incarnation, lives as PerMember },
+        6 = Voted { range, incarnation, incarnations as PerMember },
         7 = Learn { range, values },
         8 = Refused { owner, ballot as OrDecided, until },
         9 = Fetch { first },
@@ -309,7 +310,7 @@ wire! {
     }
 }
 
-/// What the journal keeps per slot.
+/// The journal's record of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The ballot in which it was accepted.
@@ -318,13 +319,13 @@ pub struct Record {
     pub decided: bool,
     /// All slots up to here were decided when this was written.
     pub committed: Slot,
-    /// What was accepted.
+    /// The accepted value.
     pub value: Value,
 }
 
 wire! { struct Record { ballot as OrDecided, decided, committed, value } }
 
-/// What must survive a crash in every durability.
+/// State that must survive a crash in every durability.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promised {
     /// Of each owner: the ballot promised for its undecided slots up to a slot.
@@ -335,7 +336,7 @@ pub struct Promised {
 
 wire! { struct Promised { leases as PerMember<(OrDecided, Plain)>, reserved } }
 
-/// What a snapshot carries for the protocol.
+/// The protocol's part of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The time of the last command that it covers.

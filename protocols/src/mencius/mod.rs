@@ -29,7 +29,7 @@
 //! 3. A promise covers all undecided slots of one owner up to a slot; it is on disk before it is
 //!    told, in every durability. A vote is durable before it is told.
 //! 4. Slots are executed without holes.
-//! 5. A replica that forgot: see `recovery.rs`. Reads: see `reads.rs`.
+//! 5. A replica that lost its state: see `recovery.rs`. Reads: see `reads.rs`.
 //!
 //! # Deviations
 //!
@@ -52,7 +52,7 @@
 // One replica: its state, and which handler each event reaches.
 mod replica;
 
-// What it does, as `impl Mencius`, in the order of a request's way.
+// The handlers, as `impl Mencius`, in the order of a request's way.
 mod acceptor;
 mod bypass;
 mod normal;
@@ -62,6 +62,7 @@ mod requests;
 mod revoke;
 
 // Its parts: each has private fields and knows nothing of the replica.
+mod bug;
 mod catch_up;
 mod config;
 mod leases;
@@ -70,7 +71,6 @@ mod message;
 mod outbox;
 mod own_slots;
 mod peers;
-mod plant;
 mod read_queue;
 mod relay;
 mod revocations;

@@ -7,9 +7,9 @@
 
 use super::{
     Known, Mencius, Message, Said, Value,
+    bug::Bug,
     log::SLOTS_MAX,
     message::overhead,
-    plant::Plant,
     replica::{RESERVED_TURNS, Timer, USED_MAX},
 };
 use alloc::vec::Vec;
@@ -47,7 +47,7 @@ impl Mencius {
         let narrow: ReplicaSet = self.me.others().iter().filter(narrow).collect();
         if !narrow.is_empty() {
             // Suggestions are repeated when there is room. Votes and decisions of other slots go
-            // now: they are small, and nobody would repeat them before a timer asks for them.
+            // now: they are small, and no replica would repeat them before a timer asks for them.
             ctx.mark("suggestions wait for room");
             let small = Said {
                 entries: Vec::new(),
@@ -83,8 +83,8 @@ impl Mencius {
     fn standing(&self) -> Said {
         Said {
             incarnation: self.me.incarnation(),
-            lives: self.lives(),
-            forgot: self.recovery.is_some(),
+            incarnations: self.incarnations(),
+            state_lost: self.recovery.is_some(),
             latest: self.own.latest(),
             committed: self.log.committed(),
             ..Said::default()
@@ -139,7 +139,7 @@ impl Mencius {
             ctx.mark("skips own slots");
         }
         let first = match self.own.lowest() {
-            Some(lowest) if self.planted(Plant::SkipOverSuggested) => lowest,
+            Some(lowest) if self.injected(Bug::SkipOverSuggested) => lowest,
             _ => first,
         };
         last.map(|last| (first, last))
@@ -147,7 +147,7 @@ impl Mencius {
 
     /// A vote for an own slot in ballot 0.
     pub(super) fn vote(&mut self, from: ReplicaId, slot: Slot, ctx: &mut Context<'_, Self>) {
-        let majority = self.me.majority() - usize::from(self.planted(Plant::MinorityDecides));
+        let majority = self.me.majority() - usize::from(self.injected(Bug::MinorityDecides));
         let value = self.own.vote(from, slot, majority);
         if let Some(value) = value.filter(|_| !self.log.is_decided(slot)) {
             self.outbox.learn(slot);
@@ -169,9 +169,9 @@ impl Mencius {
 
     pub(super) fn on_said(&mut self, from: ReplicaId, said: Said, ctx: &mut Context<'_, Self>) {
         self.meet(from, said.incarnation, ctx);
-        self.meet_all(&said.lives, ctx);
+        self.meet_all(&said.incarnations, ctx);
         if said.incarnation != self.peers.incarnation(from) {
-            return ctx.mark("ignored: said in an earlier life");
+            return ctx.mark("ignored: said in an earlier incarnation");
         }
         let is_first = self.peers.on_report(from, &said);
         if is_first && self.peers.committed(from) > self.log.committed() {
@@ -198,8 +198,8 @@ impl Mencius {
             if self.turns.owner(slot) == from
                 && let Some(held) = self.log.get(slot).filter(|_| self.log.wants(slot))
             {
-                // Whatever ballot it was accepted in here: what a majority accepted in ballot 0 is
-                // what every higher ballot proposes, unless this one lost to it.
+                // The ballot of the acceptance here does not matter: every higher ballot proposes
+                // what a majority accepted in ballot 0, unless this one lost to it.
                 if held.ballot == Ballot::default() {
                     let value = held.value.clone();
                     self.decide(slot, value, ctx);
@@ -224,7 +224,7 @@ impl Mencius {
         if self.turns.owner(slot) != from || !self.log.wants(slot) || self.recovery.is_some() {
             return false;
         }
-        let promised = self.leases.covers(from, slot) && !self.planted(Plant::PromiseIgnored);
+        let promised = self.leases.covers(from, slot) && !self.injected(Bug::PromiseIgnored);
         if let Some(held) = self.log.get(slot) {
             if held.ballot != Ballot::default() || held.value != value {
                 return promised;
@@ -238,7 +238,7 @@ impl Mencius {
             return true;
         }
         self.accept(slot, Ballot::default(), value, ctx);
-        if self.me.durability() == Durability::Memory || self.planted(Plant::VoteNotDurable) {
+        if self.me.durability() == Durability::Memory || self.injected(Bug::VoteNotDurable) {
             self.vote_is_due(slot, ctx);
         }
         false
@@ -324,7 +324,7 @@ impl Mencius {
             let first = self.log.first();
             return ctx.send(to, Lane::Control, &Message::Trimmed { first });
         }
-        // The member that asks waits for own slots that nobody has used: they are skipped.
+        // The member that asks waits for unused own slots: they are skipped.
         let committed = self.log.committed();
         if first.0 <= committed.0 + SLOTS_MAX / 4 {
             self.own.learn_latest(first);

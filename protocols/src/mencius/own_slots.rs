@@ -99,7 +99,7 @@ impl OwnSlots {
     /// Whether an own slot is not used yet, or a majority may still accept what was suggested there.
     /// Members that promised it to another one never will, and the one that revoked it may have
     /// given up.
-    pub fn is_under_way(&self, own: Slot) -> bool {
+    pub fn is_in_progress(&self, own: Slot) -> bool {
         own >= self.next || (own > self.revoked_until && self.outstanding.contains_key(&own))
     }
 
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(own.use_next(&log), Slot(2));
         assert_eq!(own.next(), Slot(8), "others hold 5");
         own.suggest(Slot(2), Value::Noop);
-        assert!(!own.is_under_way(Slot(2)), "others may decide up to 5");
+        assert!(!own.is_in_progress(Slot(2)), "others may decide up to 5");
         assert!(own.pass_revoked(Slot(9)) && !own.pass_revoked(Slot(9)));
         assert_eq!(own.next(), Slot(11));
         own.assert_invariants();

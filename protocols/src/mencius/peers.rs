@@ -83,7 +83,7 @@ impl Peers {
     pub fn on_report(&mut self, from: ReplicaId, said: &Said) -> bool {
         let peer = &mut self.peers[from.index()];
         peer.has_reported = true;
-        peer.lost_state = said.forgot;
+        peer.lost_state = said.state_lost;
         peer.committed = peer.committed.max(said.committed);
         peer.contact.is_first_word()
     }

@@ -4,10 +4,10 @@
 //!   read ──► this replica's next own slot, as of now ──(decided to what it suggested)──► query
 //! ```
 //!
-//! Whatever was acknowledged before a read came was executed, and so every slot before it was
+//! If a write was acknowledged before a read came, it was executed, and so every slot before it was
 //! decided. If that slot lay behind this replica's next own one, others had decided that one, by
-//! revoking it, to nothing: what this replica suggests there later is lost, and the read waits for a
-//! later own slot. So when an own slot is decided to what was suggested after the read came, and
+//! revoking it, to nothing: what this replica suggests there later is lost, and the read waits for
+//! a later own slot. So when an own slot is decided to what was suggested after the read came, and
 //! everything up to it is executed here, nothing acknowledged before is missing. Where a majority
 //! accepted it in ballot 0, it is known before. A replica that has nothing to suggest suggests an
 //! empty batch, which no revocation puts there by itself.
@@ -16,7 +16,7 @@
 //! requests, which finds the slot in the same way, from the question on, and reads when it has
 //! executed as far itself.
 
-use super::{Mencius, Message, plant::Plant, read_queue::Asker};
+use super::{Mencius, Message, bug::Bug, read_queue::Asker};
 use quintet_replica::{
     Bytes, Context, Lane, ReplicaId, Slot,
     parts::{RequestKey, reject_read},
@@ -27,7 +27,7 @@ impl Mencius {
         if !self.reads.takes(batch.len(), self.config.queue_bytes) {
             return reject_read(key, ctx);
         }
-        if self.planted(Plant::ReadsUnordered) {
+        if self.injected(Bug::ReadsUnordered) {
             return ctx.query(batch, self.log.committed(), false, key.0, &());
         }
         let (target, asks) = (self.own.next(), self.relay.to().is_some());

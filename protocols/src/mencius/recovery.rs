@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Recover{incarnation} ──► all
-//!   ◄── RecoverOk{last slot held} from a majority of others that have not forgotten
+//!   ◄── RecoverOk{last slot held} from a majority of others that have not lost their state
 //!   everything up to the highest of these is decided and executed here ──► it votes again
 //! ```
 //!
@@ -11,8 +11,8 @@
 //! decided it and the replicas that answered share one (a majority of all members, and all but one
 //! of another). If that one accepted the slot before it answered, the slot lies below what it told,
 //! and so is decided here before this replica votes again. If it accepted afterwards, its vote told
-//! the replica that counts of the new life, and a vote of the earlier life counts no more. So no
-//! lost vote helps to decide anything that this replica does not hold.
+//! the replica that counts of the new incarnation, and a vote of the earlier incarnation counts no
+//! more. So no lost vote helps to decide anything that this replica does not hold.
 
 use super::{Mencius, Message, catch_up::CatchUp};
 use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Slot, parts::Observed};
@@ -22,7 +22,7 @@ impl Mencius {
         if !self.me.can_recover() {
             return self.me.halt_lost(ctx);
         }
-        ctx.mark("recovers what it forgot");
+        ctx.mark("recovers what it lost");
         self.recovery = Some(CatchUp::new(ctx.random(), self.me.members()));
         self.ask_to_recover(ctx);
     }
@@ -36,7 +36,7 @@ impl Mencius {
         ctx.multicast(to, Lane::Control, &Message::Recover { incarnation, nonce });
     }
 
-    /// By heartbeat: are there enough others that have not forgotten?
+    /// By heartbeat: are there enough others that have not lost their state?
     pub(super) fn watch_recovery(&mut self, ctx: &mut Context<'_, Self>) {
         self.ask_to_recover(ctx);
         let lost = 1 + self.peers.lost();
@@ -99,7 +99,7 @@ impl Mencius {
         }
     }
 
-    /// A peer is in this life of its, or in a later one.
+    /// A peer is in this incarnation of its, or in a later one.
     pub(super) fn meet(
         &mut self,
         peer: ReplicaId,
@@ -108,24 +108,24 @@ impl Mencius {
     ) {
         let observed = self.peers.observe(peer, incarnation);
         if observed == Observed::Restarted {
-            ctx.mark("peer came back in a new life");
+            ctx.mark("peer came back in a new incarnation");
         }
         if observed != Observed::Known {
             self.forget_votes(peer);
         }
     }
 
-    /// What another knows of the lives of all members counts here, too: see above.
-    pub(super) fn meet_all(&mut self, lives: &[Incarnation], ctx: &mut Context<'_, Self>) {
-        for (index, life) in lives.iter().enumerate().take(self.me.members()) {
+    /// Another member's knowledge of the incarnations of all members counts here, too: see above.
+    pub(super) fn meet_all(&mut self, incarnations: &[Incarnation], ctx: &mut Context<'_, Self>) {
+        for (index, incarnation) in incarnations.iter().enumerate().take(self.me.members()) {
             let id = ReplicaId(index as u16);
             if id != self.me.id() {
-                self.meet(id, *life, ctx);
+                self.meet(id, *incarnation, ctx);
             }
         }
     }
 
-    pub(super) fn lives(&self) -> alloc::vec::Vec<Incarnation> {
+    pub(super) fn incarnations(&self) -> alloc::vec::Vec<Incarnation> {
         self.peers.incarnations(self.me.id(), self.me.incarnation())
     }
 }

@@ -43,7 +43,7 @@ impl Relay {
     /// A frontend's request is to be ordered, here or by another.
     pub fn order(&mut self, key: RequestKey, batch: Bytes) {
         match self.to {
-            Some(_) => self.kept.pass_on(batch),
+            Some(_) => self.kept.forward(batch),
             None => self.queue.push(key, batch),
         }
     }
@@ -79,7 +79,7 @@ impl Relay {
         self.to = Some(to);
         let kept = &self.kept;
         self.queue.retain(|key| !kept.contains(key));
-        self.kept.pass_on_all();
+        self.kept.forward_all();
     }
 
     /// This replica orders them itself again.

@@ -1,8 +1,8 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Message, Promised, Record, Summary, catch_up::CatchUp, leases::Leases, log::Log,
-    outbox::Outbox, own_slots::OwnSlots, peers::Peers, plant::Plant, read_queue::ReadQueue,
+    Config, Message, Promised, Record, Summary, bug::Bug, catch_up::CatchUp, leases::Leases,
+    log::Log, outbox::Outbox, own_slots::OwnSlots, peers::Peers, read_queue::ReadQueue,
     relay::Relay, revocations::Revocations, turns::Turns,
 };
 use alloc::{string::ToString, vec};
@@ -26,7 +26,7 @@ pub(super) const RESERVED_TURNS: u64 = 64;
 pub(super) const REVOKED_AHEAD: u64 = 32;
 
 quintet_replica::timers! {
-    /// What wakes a replica.
+    /// The timers of a replica.
     pub enum Timer {
         /// It is heard, and looks after the others.
         Heartbeat,
@@ -156,9 +156,11 @@ impl Protocol for Mencius {
         self.revocations.progressed(ctx.now());
         self.peers.start(ctx.now());
         let Recovered {
-            first_boot, forgot, ..
+            first_boot,
+            state_lost,
+            ..
         } = recovered;
-        if !self.restore(recovered) && !forgot {
+        if !self.restore(recovered) && !state_lost {
             return ctx.halt_damaged();
         }
         let committed = self.log.committed();
@@ -167,10 +169,10 @@ impl Protocol for Mencius {
         let revoked = self.leases.of(self.me.id()).1;
         let used = if first_boot {
             Slot(0)
-        } else if self.planted(Plant::SlotReused) {
+        } else if self.injected(Bug::SlotReused) {
             revoked.max(committed)
         } else {
-            // What it suggested before may have reached others and not its own disk.
+            // Its earlier suggestions may have reached others and not its own disk.
             self.leases.reserved().max(revoked).max(committed)
         };
         self.own.start(used, revoked);
@@ -181,7 +183,7 @@ impl Protocol for Mencius {
         self.persist_promise(ctx);
 
         self.advance(ctx);
-        if forgot && !self.planted(Plant::RecoverySkipped) {
+        if state_lost && !self.injected(Bug::RecoverySkipped) {
             return self.become_recovering(ctx);
         }
         self.arm_coordination(ctx);
@@ -206,10 +208,10 @@ impl Protocol for Mencius {
             Message::Voted {
                 range,
                 incarnation,
-                lives,
+                incarnations,
             } => {
                 self.meet(from, incarnation, ctx);
-                self.meet_all(&lives, ctx);
+                self.meet_all(&incarnations, ctx);
                 self.on_voted(from, range, incarnation, ctx);
             }
             Message::Learn { range, values } => self.on_learn(range, &values, ctx),
@@ -286,7 +288,7 @@ impl Protocol for Mencius {
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
-            // Nobody leads.
+            // There is no leader.
             Control::Slow(_) | Control::Farther(_) | Control::EpochEnded => {}
             Control::SlowMembers(slow) => self.on_slow_members(slow, ctx),
             Control::CheckpointDue => self.checkpoint(ctx),
@@ -331,7 +333,7 @@ impl Protocol for Mencius {
             accepted: last,
             committed: self.log.committed(),
             stable: self.log.committed(),
-            voting: self.recovery.is_none() && !self.fetching.under_way(),
+            voting: self.recovery.is_none() && !self.fetching.in_progress(),
             details: vec![
                 ("log_first", self.log.first().to_string()),
                 ("log_last", last.to_string()),

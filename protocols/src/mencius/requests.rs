@@ -23,7 +23,7 @@ impl Mencius {
     /// All that this replica's frontends wait for goes to the member that orders it, for the first
     /// time or again.
     pub(super) fn forward_all(&mut self) {
-        self.relay.kept.pass_on_all();
+        self.relay.kept.forward_all();
         self.reads.ask_again();
     }
 

@@ -10,9 +10,9 @@
 
 use super::{
     Known, Mencius, Message, Range, Value,
+    bug::Bug,
     log::SLOTS_MAX,
     message::{DECIDED, overhead},
-    plant::Plant,
     replica::{REVOKED_AHEAD, USED_MAX},
     revocations::{Promise, Reply},
 };
@@ -22,14 +22,14 @@ use quintet_replica::{
 };
 
 impl Mencius {
-    /// Whether somebody else must decide this owner's slots.
+    /// Whether another member must decide this owner's slots.
     fn is_dead(&self, owner: ReplicaId, ctx: &Context<'_, Self>) -> bool {
         let now = ctx.now();
         owner != self.me.id() && (!self.is_up(owner, now) || self.bypassed(now).contains(owner))
     }
 
     /// Whether a peer is heard, and uses or skips its slots. It may be alive and fetch a state for
-    /// minutes: nobody waits for that.
+    /// minutes: no other waits for that.
     pub(super) fn is_up(&self, id: ReplicaId, now: Time) -> bool {
         self.is_alive(id, now) && !self.peers.is_useless(id, self.own.latest(), USED_MAX)
     }
@@ -56,7 +56,7 @@ impl Mencius {
     /// all. A peer no longer answers for slots that are in a state.
     fn settled(&self, now: Time) -> Slot {
         let committed = self.log.committed();
-        if !self.fetching.under_way() {
+        if !self.fetching.in_progress() {
             return committed;
         }
         let alive = self.me.others().iter().filter(|id| self.is_alive(*id, now));
@@ -68,7 +68,7 @@ impl Mencius {
     fn undecided(&self, owner: ReplicaId, upto: Slot, now: Time) -> Option<Slot> {
         // A vote is for what is kept, and what lies farther ahead is not.
         let upto = upto.min(self.log.far());
-        let mine = |slot: Slot| owner == self.me.id() && self.own.is_under_way(slot);
+        let mine = |slot: Slot| owner == self.me.id() && self.own.is_in_progress(slot);
         let mut slots = self.turns.slots(owner, self.settled(now).next(), upto);
         slots.find(|slot| !mine(*slot) && !self.log.is_decided(*slot))
     }
@@ -173,11 +173,11 @@ impl Mencius {
         if reply.is_vote && to == own {
             self.on_voted(own, range, incarnation, ctx);
         } else if reply.is_vote {
-            let lives = self.lives();
+            let incarnations = self.incarnations();
             let message = Message::Voted {
                 range,
                 incarnation,
-                lives,
+                incarnations,
             };
             ctx.send(to, Lane::Control, &message);
         } else if to == own {
@@ -299,7 +299,7 @@ impl Mencius {
         mut accepted: Vec<(Slot, Ballot, Value)>,
         ctx: &mut Context<'_, Self>,
     ) {
-        if self.planted(Plant::RevokedToNothing) {
+        if self.injected(Bug::RevokedToNothing) {
             accepted.clear();
         }
         let majority = self.me.majority();
@@ -368,7 +368,7 @@ impl Mencius {
         ctx: &mut Context<'_, Self>,
     ) {
         if from != self.me.id() && incarnation != self.peers.incarnation(from) {
-            return ctx.mark("ignored: vote of an earlier life");
+            return ctx.mark("ignored: vote of an earlier incarnation");
         }
         let (majority, now) = (self.me.majority(), ctx.now());
         if let Some(values) = self.revocations.on_vote(from, range, majority, now) {
@@ -381,7 +381,7 @@ impl Mencius {
     }
 
     pub(super) fn forget_votes(&mut self, of: ReplicaId) {
-        if !self.planted(Plant::OldLifeCounts) {
+        if !self.injected(Bug::OldIncarnationCounts) {
             self.revocations.forget_votes(of);
             self.own.forget_votes(of);
         }

@@ -10,7 +10,7 @@
 
 use super::{
     Config, Message, MultiPaxos, Promised, Proposal, Record, Summary, Value,
-    acknowledgement::Acknowledgement, plant::Plant, replica::Role,
+    acknowledgement::Acknowledgement, bug::Bug, replica::Role,
 };
 use crate::sadl::Dissemination;
 use alloc::vec::Vec;
@@ -23,15 +23,15 @@ impl MultiPaxos {
     /// Writes down a promise; what depends on it waits for `promise_durable`.
     pub(super) fn raise_promise(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>) {
         self.ballots.raise(ballot);
-        if self.planted(Plant::AcceptRaisesNothing) && ballot.owner != self.me.id() {
+        if self.injected(Bug::AcceptRaisesNothing) && ballot.owner != self.me.id() {
             self.ballots.assume_durable();
         } else {
             self.write_promise(ctx);
         }
-        if self.planted(Plant::LogLostOnStepDown) {
+        if self.injected(Bug::LogLostOnStepDown) {
             self.log.drop_undecided();
         }
-        if !self.planted(Plant::HeldSurvivesBallot) {
+        if !self.injected(Bug::HeldSurvivesBallot) {
             self.log.withdraw();
         }
         self.leader.reset();
@@ -62,7 +62,7 @@ impl MultiPaxos {
 
     /// Everything held becomes this replica's vote when that write is durable.
     pub(super) fn vote_after(&mut self, write: PersistId) {
-        if self.planted(Plant::VoteNotDurable) {
+        if self.injected(Bug::VoteNotDurable) {
             self.log.vote_now();
         }
         self.log.vote_after(write, self.ballots.promised());
@@ -80,7 +80,9 @@ impl MultiPaxos {
             ctx.mark("ignored: ballot of another");
             return false;
         }
-        if matches!(self.role, Role::Recovering(_)) && !self.heed_recovering(ballot, ctx) {
+        if matches!(self.role, Role::Recovering(_))
+            && !self.accept_leader_while_recovering(ballot, ctx)
+        {
             return false;
         }
         if ballot < self.ballots.promised() {
@@ -170,7 +172,7 @@ impl MultiPaxos {
     /// The leader of `promised` says that all is decided up to `committed`; here that holds for
     /// what was accepted from it.
     pub(super) fn learn_committed(&mut self, committed: Slot, ctx: &mut Context<'_, Self>) {
-        if self.planted(Plant::CommitUnmatched) {
+        if self.injected(Bug::CommitUnmatched) {
             let end = self.log.end().previous();
             self.log.assume_held(committed.min(end));
         }
@@ -279,7 +281,7 @@ impl MultiPaxos {
     /// Restores log and pointers from the journal. False when it contradicts itself.
     pub(super) fn restore(&mut self, recovered: Recovered<Promised, Record, Summary>) -> bool {
         if let Some(Promised { ballot, chain }) = recovered.promise
-            && !self.planted(Plant::PromiseForgotten)
+            && !self.injected(Bug::PromiseLost)
         {
             self.ballots.restore(ballot);
             self.sadl.begin(chain);
@@ -306,11 +308,11 @@ impl MultiPaxos {
             if slot > self.log.end() {
                 return false;
             }
-            if !self.planted(Plant::AcceptRaisesNothing) {
+            if !self.injected(Bug::AcceptRaisesNothing) {
                 self.ballots.restore(ballot);
             }
             self.log.restore_committed(committed);
-            if self.planted(Plant::GhostEntries) && self.log.get(slot).is_some() {
+            if self.injected(Bug::GhostEntries) && self.log.get(slot).is_some() {
                 continue;
             }
             self.log.restore(slot, ballot, proposal);
@@ -331,7 +333,7 @@ impl MultiPaxos {
 
     /// Whether an entry counts as accepted under the promised ballot.
     fn counts(ballots: &Ballots, config: &Config) -> impl Fn(&Held<Proposal>) -> bool + use<> {
-        let (promised, all) = (ballots.promised(), config.planted.is(Plant::TailKept));
+        let (promised, all) = (ballots.promised(), config.injected.is(Bug::TailKept));
         move |held| held.ballot == promised || all
     }
 

@@ -1,4 +1,4 @@
-//! What a follower's next `AcceptOk` echoes.
+//! The contents that a follower's next `AcceptOk` echoes.
 
 /// The newest numbers that the leader asked for; all of them start again with every ballot.
 #[derive(Debug, Default, Hash)]

@@ -83,7 +83,8 @@ impl MultiPaxos {
         head.is_some_and(|head| head.leads_to(name))
     }
 
-    /// What the next slot executes when it holds this name; none as long as that is not here.
+    /// The batch that the next slot executes when it holds this name; none as long as that is not
+    /// here.
     pub(super) fn named(&self, name: Name) -> Option<Bytes> {
         if self.follows(name) {
             self.sadl.fetch(name).cloned()

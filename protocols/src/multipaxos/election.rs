@@ -3,8 +3,8 @@
 
 use super::{
     MultiPaxos, Proposal,
+    bug::Bug,
     message::MESSAGE_BYTES,
-    plant::Plant,
     replica::{Role, Timer},
 };
 use alloc::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl Election for MultiPaxos {
     }
 
     fn may_succeed(&self) -> bool {
-        matches!(self.role, Role::Follower) && !self.fetching.under_way()
+        matches!(self.role, Role::Follower) && !self.fetching.in_progress()
     }
 
     fn abstains(&self) -> Option<&'static str> {
@@ -137,15 +137,15 @@ impl Election for MultiPaxos {
     }
 
     fn promises_hastily(&self) -> bool {
-        self.planted(Plant::PromiseNotDurable)
+        self.injected(Bug::PromiseNotDurable)
     }
 
     fn prefers_lowest(&self) -> bool {
-        self.planted(Plant::LowestBallotWins)
+        self.injected(Bug::LowestBallotWins)
     }
 
     fn counts_stale(&self) -> bool {
-        self.planted(Plant::StalePromiseCounts)
+        self.injected(Bug::StalePromiseCounts)
     }
 
     fn on_page_injected(
@@ -154,10 +154,10 @@ impl Election for MultiPaxos {
         page: &mut PromisePage<Proposal>,
         ctx: &mut Context<'_, Self>,
     ) -> bool {
-        if self.planted(Plant::LaggardLeads) {
+        if self.injected(Bug::LaggardLeads) {
             page.first = page.from;
         }
-        let double = self.planted(Plant::DuplicatePromiseCounts);
+        let double = self.injected(Bug::DuplicatePromiseCounts);
         let Role::Candidate(candidate) = &mut self.role else {
             return false;
         };
@@ -172,7 +172,7 @@ impl Election for MultiPaxos {
     }
 
     fn on_reject_injected(&mut self, from: ReplicaId, ctx: &mut Context<'_, Self>) -> bool {
-        if self.planted(Plant::RefusalCounts)
+        if self.injected(Bug::RefusalCounts)
             && let Role::Candidate(candidate) = &mut self.role
             && candidate.prepares()
         {
@@ -180,7 +180,7 @@ impl Election for MultiPaxos {
             self.maybe_win(ctx);
             return true;
         }
-        if self.planted(Plant::StaleAcceptCounts)
+        if self.injected(Bug::StaleAcceptCounts)
             && let Role::Leader(lead) = &mut self.role
         {
             let end = self.log.end().previous();

@@ -8,9 +8,9 @@
 
 use super::{
     Message, MultiPaxos, Proposal,
+    bug::Bug,
     leader_state::LeaderState,
     message::MESSAGE_BYTES,
-    plant::Plant,
     progress::{Claim, Progress},
     replica::{Role, Timer},
 };
@@ -57,7 +57,7 @@ impl MultiPaxos {
         self.config.window_gap.max(round_trip / window)
     }
 
-    /// The end of a leader's turn. What it proposes may reopen nothing, so one pass is enough.
+    /// The end of a leader's turn. Its proposals may reopen nothing, so one pass is enough.
     pub(super) fn flush_leader(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         self.gather_names();
         let proposals = self.propose(ctx);
@@ -72,7 +72,7 @@ impl MultiPaxos {
         let reads = self.begin_confirmation(ctx);
         self.send_accepts(ctx);
         let repeat = self.send_commit(ctx);
-        // A lone member needs nobody's answer.
+        // A lone member needs no answer.
         self.finish_confirmations(ctx);
         proposals.min(reads).min(repeat)
     }
@@ -323,7 +323,7 @@ impl MultiPaxos {
         claim: Claim,
         ctx: &mut Context<'_, Self>,
     ) {
-        let earlier = self.planted(Plant::EarlierLifeCounts);
+        let earlier = self.injected(Bug::EarlierIncarnationCounts);
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
@@ -331,7 +331,7 @@ impl MultiPaxos {
             return ctx.mark("ignored: answer to another ballot");
         }
         if !lead.peers[from.index()].is(incarnation) && !earlier {
-            return ctx.mark("ignored: answer of an earlier life");
+            return ctx.mark("ignored: answer of an earlier incarnation");
         }
         if !lead.has_sent(claim.stamp) || claim.held >= self.log.end() {
             return ctx.mark("ignored: answer to nothing that was asked");
@@ -350,7 +350,7 @@ impl MultiPaxos {
 
     /// Moves the commit point to the largest slot that a majority voted for.
     pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) {
-        let quorum = self.me.majority() - usize::from(self.planted(Plant::MinorityCommits));
+        let quorum = self.me.majority() - usize::from(self.injected(Bug::MinorityCommits));
         let Role::Leader(lead) = &self.role else {
             return;
         };
@@ -360,7 +360,7 @@ impl MultiPaxos {
             .iter()
             .map(|id| lead.peers[id.index()].durable())
             .collect();
-        votes.push(match self.planted(Plant::OwnVoteNotDurable) {
+        votes.push(match self.injected(Bug::OwnVoteNotDurable) {
             true => self.log.held(),
             false => self.log.durable(),
         });
@@ -382,8 +382,8 @@ impl MultiPaxos {
         gathered: alloc::collections::BTreeMap<Slot, Held<Proposal>>,
         ctx: &mut Context<'_, Self>,
     ) {
-        let lowest = self.planted(Plant::LowestBallotWins);
-        let own_counts = !self.planted(Plant::OwnLogIgnored);
+        let lowest = self.injected(Bug::LowestBallotWins);
+        let own_counts = !self.injected(Bug::OwnLogIgnored);
         let better = |other, own| (other > own) != lowest;
         let mut write = None;
         for (slot, proposal) in self.log.merged(gathered, own_counts, better) {
@@ -435,7 +435,7 @@ impl MultiPaxos {
             })
             .max_by_key(|id| lead.peers[id.index()].held());
         let Some(target) = target else {
-            return ctx.mark("nobody to hand leadership to");
+            return ctx.mark("no member to hand leadership to");
         };
         ctx.mark("leadership handed off");
         lead.hand_over(now);

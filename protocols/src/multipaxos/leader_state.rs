@@ -1,4 +1,4 @@
-//! What only a leader keeps.
+//! State that only a leader keeps.
 
 use super::{Proposal, Value, confirmations::Confirmations, progress::Progress};
 use crate::sadl::{Heads, Name, Range};
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 /// The most names that wait for the leader's window.
 const NAMED_MAX: usize = 4096;
 
-/// What a leader is to order of what is disseminated.
+/// The disseminated batches that a leader is to order.
 #[derive(Hash)]
 pub(super) struct Naming {
     names: VecDeque<Name>,

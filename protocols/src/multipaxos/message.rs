@@ -1,4 +1,4 @@
-//! What Multi-Paxos sends and what it writes to disk.
+//! The messages of Multi-Paxos and its records on disk.
 //!
 //! ```text
 //!   frontend ── Request ─────► replica ── Forward ─────► leader
@@ -8,7 +8,7 @@
 //!   candidate ─ PreVote, Prepare ──► all ──── PreVoteOk, Promise, Reject ─► candidate
 //!   replica ─── ReadIndex ─────────► leader ─── ReadIndexOk ──► replica
 //!   replica ─── Sadl ──► replica: batches that go out before they are ordered
-//!   forgetful ─ Recover ───────────► all ────── RecoverOk ────► forgetful
+//!   restarted ─ Recover ───────────► all ────── RecoverOk ────► restarted
 //! ```
 
 use crate::sadl::{self, Head, Heads, Name, Range};
@@ -25,7 +25,7 @@ use quintet_replica::{
 /// More than any message takes besides its batches.
 pub(super) const MESSAGE_BYTES: usize = 128;
 
-/// What a slot is to hold.
+/// The value of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// A batch as its frontend encoded it; empty for a slot with nothing in it.
@@ -36,7 +36,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What it takes, in memory and in messages.
+    /// Its size in memory and in messages.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "bytes that it takes")]
     pub fn len(&self) -> usize {
@@ -55,7 +55,7 @@ impl Value {
         }
     }
 
-    /// What it names.
+    /// The named batches.
     #[must_use]
     pub const fn name(&self) -> Option<Name> {
         match self {
@@ -70,7 +70,7 @@ impl Value {
 pub struct Proposal {
     /// The time given to its commands.
     pub time: CommandTime,
-    /// What the slot is to hold.
+    /// The value of the slot.
     pub value: Value,
 }
 
@@ -84,10 +84,10 @@ impl LogEntry for Proposal {
     }
 }
 
-/// A replica's answer to one that has forgotten: what part it plays itself.
+/// A replica's answer to one that has lost its state: what part it plays itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// It has forgotten too and is not yet back.
+    /// It has lost its state too and is not yet back.
     Recovering,
     /// It is intact, and leads no ballot.
     Intact,
@@ -186,20 +186,20 @@ pub enum Message {
     },
     /// Of dissemination.
     Sadl(sadl::Message),
-    /// I have forgotten what I acknowledged before this incarnation.
+    /// I have lost what I acknowledged before this incarnation.
     Recover {
         /// The new incarnation.
         incarnation: Incarnation,
         /// Tells answers to this question from older ones.
         nonce: u64,
-        /// What it has promised: only a leader of this ballot or a higher one can help.
+        /// The promised ballot: only a leader of this ballot or a higher one can help.
         promised: Ballot,
     },
     /// The answer.
     RecoverOk {
         /// As asked.
         nonce: u64,
-        /// What the sender has promised, durably.
+        /// The ballot that the sender has promised, durably.
         promised: Ballot,
         /// Its part.
         part: Part,
@@ -216,7 +216,7 @@ impl From<ElectionMessage<Proposal>> for Message {
     }
 }
 
-/// What a proposal takes besides its batch.
+/// The size of a proposal besides its batch.
 pub const PROPOSAL_BYTES: usize = 12;
 
 /// Stands in a proposal's time when a name follows instead of a batch: no clock comes that far.
@@ -291,7 +291,7 @@ wire! {
     }
 }
 
-/// What the journal keeps.
+/// A record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// Per accepted slot.
@@ -300,12 +300,12 @@ pub enum Record {
         ballot: Ballot,
         /// All slots up to here were known to be decided when this was written.
         committed: Slot,
-        /// What was accepted.
+        /// The accepted proposal.
         proposal: Proposal,
     },
     /// A disseminated batch.
     Batch {
-        /// What it is called.
+        /// Its name.
         name: Name,
         /// The batch.
         batch: Bytes,
@@ -351,7 +351,7 @@ impl Wire for Record {
     }
 }
 
-/// What must survive a crash in every durability.
+/// State that must survive a crash in every durability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promised {
     /// The highest ballot promised.
@@ -378,7 +378,7 @@ impl Wire for Promised {
     }
 }
 
-/// What a snapshot carries for the protocol.
+/// The protocol's part of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The time of the last command that the snapshot covers.

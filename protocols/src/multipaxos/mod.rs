@@ -33,17 +33,17 @@
 //! | `AcceptOk` | follower, leader | I hold up to …, durably up to …, executed up to …; echoes |
 //! | `Reject` | any | that ballot is out of date, I promised … |
 //! | `Trimmed` | leader, follower | what you need is no longer kept: fetch state, or see what is decided |
-//! | `PreVote`, `PreVoteOk` | follower, all | would you promise? binds nobody |
+//! | `PreVote`, `PreVoteOk` | follower, all | would you promise? promises nothing |
 //! | `Prepare`, `Promise` | candidate, all | phase 1 over all slots above a commit point, in pages |
 //! | `Stand` | leader, follower | I am about to stop: stand at once |
 //! | `ReadIndex`, `ReadIndexOk` | replica, leader | how far must a state have come for my reads? |
-//! | `Recover`, `RecoverOk` | forgetful, all | I forgot; what part do you play? |
+//! | `Recover`, `RecoverOk` | restarted, all | I lost my state; what part do you play? |
 //! | `Sadl` | replica, replica | batches before they are ordered: see [`crate::sadl`] |
 //!
 //! # Safety
 //!
-//! 1. A ballot has one owner, who uses it in one life only: its promise is on disk before the
-//!    first message under it, and a restart always takes a higher one.
+//! 1. A ballot has one owner, who uses it in one incarnation only: its promise is on disk before
+//!    the first message under it, and a restart always takes a higher one.
 //! 2. Hence at most one value is ever proposed per slot and ballot.
 //! 3. A replica accepts only under its promised ballot; accepting a higher one promises it.
 //! 4. A promise is on disk before it is told, in every durability; so is the vote for a value in
@@ -53,8 +53,8 @@
 //! 6. A winner has a majority's promises with everything they accepted above its own commit point.
 //!    It proposes, per slot, the value of the highest ballot among them. A value decided earlier
 //!    was accepted by a majority, which meets this one; by induction over ballots the highest
-//!    ballot there carries that value. In slots where nobody accepted, nothing can be decided
-//!    below the new ballot, and "nothing" may be proposed.
+//!    ballot there carries that value. In slots where no replica accepted a value, nothing can be
+//!    decided below the new ballot, and "nothing" may be proposed.
 //! 7. The promise of a voter that no longer keeps what the candidate lacks does not count. When no
 //!    majority is left without it, the candidate fetches the state.
 //! 8. A follower takes the leader's commit point only as far as it holds that leader's slots, so
@@ -85,7 +85,7 @@
 // One replica: its state, and which handler each event reaches.
 mod replica;
 
-// What it does, as `impl MultiPaxos`, in the order of a request's way.
+// The handlers, as `impl MultiPaxos`, in the order of a request's way.
 mod acceptor;
 mod dissemination;
 mod election;
@@ -96,11 +96,11 @@ mod requests;
 
 // Its parts: each has private fields and knows nothing of the replica.
 mod acknowledgement;
+mod bug;
 mod config;
 mod confirmations;
 mod leader_state;
 mod message;
-mod plant;
 mod progress;
 mod read_queue;
 mod source;
@@ -108,8 +108,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "bugs")]
+pub use bug::Bug;
 pub use config::Config;
 pub use message::{Message, Part, Promised, Proposal, Record, Summary, Value};
-#[cfg(feature = "plant")]
-pub use plant::Plant;
 pub use replica::{Frontend, MultiPaxos, Timer};

@@ -1,4 +1,4 @@
-//! What a leader knows of each follower, and how much it lets run ahead.
+//! A leader's view of each follower, and how far it lets each run ahead.
 //!
 //! ```text
 //!   Probe ──(AcceptOk tells what it holds)──► Replicate ──(needs trimmed slots)──► Fetching
@@ -45,7 +45,7 @@ impl Flight {
     }
 }
 
-/// What a follower claims in an `AcceptOk`.
+/// The claims of a follower in an `AcceptOk`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub held: Slot,
@@ -61,9 +61,9 @@ pub(super) struct Progress {
     flow: Flow,
     /// The next slot to send.
     next: Slot,
-    /// What it holds without gaps.
+    /// The slot up to which it holds entries without gaps.
     held: Slot,
-    /// What it voted for.
+    /// The slot up to which it voted.
     durable: Slot,
     executed: Slot,
     confirm: u64,
@@ -116,7 +116,7 @@ impl Progress {
         self.held
     }
 
-    /// What it voted for.
+    /// The slot up to which it voted.
     pub const fn durable(&self) -> Slot {
         self.durable
     }

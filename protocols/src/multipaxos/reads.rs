@@ -8,11 +8,11 @@
 //! ```
 //!
 //! A follower that echoes `confirm` had promised no higher ballot when it received a message sent
-//! after the question had arrived. With a majority of echoes, nobody else had decided anything by
-//! then, so the leader's commit point covers all that was acknowledged before the question: it
-//! already covers what earlier ballots decided, because questions wait for `ready_at`.
+//! after the question had arrived. With a majority of echoes, no other leader had decided anything
+//! by then. So the leader's commit point covers all that was acknowledged before the question: it
+//! already covers the decisions of earlier ballots, because questions wait for `ready_at`.
 
-use super::{Message, MultiPaxos, plant::Plant, replica::Role};
+use super::{Message, MultiPaxos, bug::Bug, replica::Role};
 use core::time::Duration;
 use quintet_replica::{
     Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Wake,
@@ -72,7 +72,7 @@ impl MultiPaxos {
     /// carry it.
     pub(super) fn begin_confirmation(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         let own = self.reads.next_round();
-        let early = self.planted(Plant::ReadsBeforeReady);
+        let early = self.injected(Bug::ReadsBeforeReady);
         let committed = self.log.committed();
         let Role::Leader(lead) = &mut self.role else {
             return Wake::Sleep;
@@ -92,7 +92,7 @@ impl MultiPaxos {
         lead.reads.begin(committed, gap, ctx.now())
     }
 
-    /// Who must still be asked to confirm: the nearest that make a majority, and everyone once
+    /// The members to ask for confirmation: the nearest that make a majority, and everyone once
     /// these have not answered for a while. Waking one follower costs more than the message.
     pub(super) fn confirmers(&self, ctx: &mut Context<'_, Self>) -> (ReplicaSet, Wake) {
         let Role::Leader(lead) = &self.role else {
@@ -136,10 +136,10 @@ impl MultiPaxos {
     /// Answers the questions whose round a majority has confirmed.
     pub(super) fn finish_confirmations(&mut self, ctx: &mut Context<'_, Self>) {
         let (id, mut majority) = (self.me.id(), self.me.majority());
-        if self.planted(Plant::ReadsUnconfirmed) {
+        if self.injected(Bug::ReadsUnconfirmed) {
             majority = 1;
         }
-        if self.planted(Plant::ReadsByLease)
+        if self.injected(Bug::ReadsByLease)
             && let Role::Leader(lead) = &self.role
         {
             let lease = Duration::from_secs(2);
@@ -183,7 +183,7 @@ impl MultiPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         if !self.reads.was_sent(round) {
-            return ctx.mark("ignored: read index of another life");
+            return ctx.mark("ignored: read index of another incarnation");
         }
         while let Some((key, batch)) = self.reads.pop_up_to(round) {
             ctx.query(batch, index, false, key.0, &());

@@ -9,14 +9,15 @@
 //!   voter again
 //! ```
 //!
-//! Why this is enough. Before it forgot, the replica can have voted only under ballots up to its
-//! durable promise `p`. The leader of a ballot `b >= p` answers after it learned of the new life:
-//! from then on it counts no vote of the old one for an undecided slot. What it had decided with
-//! such a vote before stands in its log, below the `end` that it names; and what a ballot below
-//! `b` may have decided stands there too, because phase 1 of `b` found it. So once the replica
-//! holds that log up to `end`, it again holds every value that its old votes helped to decide.
-//! Until then it neither votes nor promises. Promises given by the old life are on disk and stay
-//! in force. Why the batches that it may have voted for are here again: see [`crate::sadl`].
+//! Why this is enough. Before it lost its state, the replica can have voted only under ballots up
+//! to its durable promise `p`. The leader of a ballot `b >= p` answers after it learned of the new
+//! incarnation: from then on it counts no vote of the old one for an undecided slot. Entries that
+//! it had decided with such a vote before stand in its log, below the `end` that it names. Entries
+//! that a ballot below `b` may have decided stand there too, because phase 1 of `b` found them. So
+//! once the replica holds that log up to `end`, it again holds every value that its old votes
+//! helped to decide. Until then it neither votes nor promises. Promises given by the old
+//! incarnation are on disk and stay in force. Why the batches that it may have voted for are here
+//! again: see [`crate::sadl`].
 
 use super::{
     Message, MultiPaxos, Part,
@@ -34,7 +35,7 @@ impl MultiPaxos {
         if !self.me.can_recover() {
             return self.me.halt_lost(ctx);
         }
-        ctx.mark("recovers what it forgot");
+        ctx.mark("recovers what it lost");
         self.start_asking(ctx);
     }
 
@@ -95,7 +96,11 @@ impl MultiPaxos {
     }
 
     /// Whether a recovering replica follows this ballot's leader already.
-    pub(super) fn heed_recovering(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>) -> bool {
+    pub(super) fn accept_leader_while_recovering(
+        &mut self,
+        ballot: Ballot,
+        ctx: &mut Context<'_, Self>,
+    ) -> bool {
         let Role::Recovering(recovery) = &self.role else {
             return true;
         };
@@ -120,7 +125,7 @@ impl MultiPaxos {
     ) {
         self.ballots.observe(theirs);
         if incarnation < self.incarnations.of(from) {
-            return ctx.mark("ignored: question of an earlier life");
+            return ctx.mark("ignored: question of an earlier incarnation");
         }
         let part = match &self.role {
             Role::Recovering(_) => Part::Recovering,

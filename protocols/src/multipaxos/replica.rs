@@ -2,8 +2,7 @@
 
 use super::{
     Config, Message, Promised, Proposal, Record, Summary, Value, acknowledgement::Acknowledgement,
-    leader_state::LeaderState, plant::Plant, progress::Claim, read_queue::ReadQueue,
-    source::Source,
+    bug::Bug, leader_state::LeaderState, progress::Claim, read_queue::ReadQueue, source::Source,
 };
 use crate::sadl::{Dissemination, Name, News, Sadl};
 use alloc::{format, string::ToString, vec};
@@ -30,9 +29,9 @@ pub(super) enum Role {
 }
 
 quintet_replica::timers! {
-    /// What wakes a replica.
+    /// The timers of a replica.
     pub enum Timer {
-        /// A follower's patience with its leader, or a candidate's with its voters.
+        /// A follower's timeout with its leader, or a candidate's with its voters.
         Election,
         /// A leader's heartbeat; a candidate or recovering replica asks again.
         Heartbeat,
@@ -112,7 +111,7 @@ impl Protocol for MultiPaxos {
         "leader lost its majority",
         "leader stepped down",
         "leadership handed off",
-        "nobody to hand leadership to",
+        "no member to hand leadership to",
         "pre-vote refused",
         "proposals sent again",
         "read waits for the ballot's first commit",
@@ -168,17 +167,19 @@ impl Protocol for MultiPaxos {
         self.leader.received(ctx.now());
         self.reads.start(ctx.random());
         let Recovered {
-            first_boot, forgot, ..
+            first_boot,
+            state_lost,
+            ..
         } = recovered;
         if !self.restore(recovered) {
             return ctx.halt_damaged();
         }
         self.begin_chain(ctx);
-        if forgot && !self.planted(Plant::RecoverySkipped) {
+        if state_lost && !self.injected(Bug::RecoverySkipped) {
             return self.become_recovering(ctx);
         }
         self.execute(ctx);
-        if self.planted(Plant::BallotReused)
+        if self.injected(Bug::BallotReused)
             && self.ballots.promised() == self.ballots.first()
             && self.me.id() == self.ballots.first().owner
         {
@@ -188,7 +189,7 @@ impl Protocol for MultiPaxos {
     }
 
     fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
-        // What is disseminated need not wait for a leader.
+        // Dissemination need not wait for a leader.
         let spread = self.disseminates();
         let waits = |level| !(self.has_leader() || spread && level == Level::Ordered);
         let rejects = |level| self.is_recovering() || waits(level);
@@ -358,7 +359,7 @@ impl Protocol for MultiPaxos {
             self.on_follower_link(peer, link, ctx);
         } else if self.leader.is(peer) {
             match link {
-                // What was on its way may be lost.
+                // Messages in flight may be lost.
                 Link::Up { .. } | Link::Reset => {
                     self.forward_all();
                     self.repeat_reads(ctx);
@@ -388,7 +389,8 @@ impl Protocol for MultiPaxos {
             Control::Slow(quick) | Control::Farther(quick) if !self.is_transferring() => {
                 self.hand_off(quick, ctx);
             }
-            // It hands over already; nobody waits for more than a quorum of the others.
+            // It transfers leadership already; no replica waits for more than a quorum of the
+            // others.
             Control::Slow(_) | Control::Farther(_) | Control::SlowMembers(_) => {}
             Control::EpochEnded => self.send_commit_to(self.me.others(), false, ctx),
             Control::ReportFailure(peer) => {
@@ -452,7 +454,7 @@ impl Protocol for MultiPaxos {
             accepted: self.log.held(),
             committed: self.log.committed(),
             stable: self.log.executed(),
-            voting: !matches!(self.role, Role::Recovering(_)) && !self.fetching.under_way(),
+            voting: !matches!(self.role, Role::Recovering(_)) && !self.fetching.in_progress(),
             details,
             ..Status::default()
         }
@@ -487,7 +489,7 @@ impl Protocol for MultiPaxos {
 }
 
 impl MultiPaxos {
-    /// A peer is in this life of its, or in a later one.
+    /// A peer is in this incarnation of its, or in a later one.
     pub(super) fn meet(
         &mut self,
         peer: ReplicaId,
@@ -499,7 +501,7 @@ impl MultiPaxos {
             return;
         }
         self.sadl.meet(peer, incarnation);
-        if self.planted(Plant::EarlierLifeCounts) {
+        if self.injected(Bug::EarlierIncarnationCounts) {
             return;
         }
         match &mut self.role {
@@ -508,7 +510,7 @@ impl MultiPaxos {
             Role::Follower | Role::Recovering(_) => {}
         }
         if observed == Observed::Restarted {
-            ctx.mark("peer came back in a new life");
+            ctx.mark("peer came back in a new incarnation");
         }
     }
 

@@ -39,7 +39,7 @@ impl MultiPaxos {
         }
         match &mut self.role {
             Role::Leader(lead) => lead.queue.push(key, batch),
-            _ => self.requests.pass_on(batch),
+            _ => self.requests.forward(batch),
         }
     }
 
@@ -64,11 +64,11 @@ impl MultiPaxos {
         }
     }
 
-    /// A leader is known: everything that has not been executed goes to it. What its predecessor
-    /// ordered all the same is found by the sessions.
+    /// A leader is known: everything that has not been executed goes to it. The sessions detect
+    /// batches that its predecessor ordered all the same.
     pub(super) fn forward_all(&mut self) {
         if self.disseminates() {
-            self.requests.pass_on_nothing();
+            self.requests.forward_nothing();
             for (key, batch) in self.requests.iter() {
                 self.sadl.replicate(key, batch.clone());
             }
@@ -76,8 +76,8 @@ impl MultiPaxos {
         }
         match &mut self.role {
             Role::Leader(lead) => self.requests.queue_all(&mut lead.queue),
-            _ if self.leader.leader().is_some() => self.requests.pass_on_all(),
-            _ => self.requests.pass_on_nothing(),
+            _ if self.leader.leader().is_some() => self.requests.forward_all(),
+            _ => self.requests.forward_nothing(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a replica that has lost its state knows of the others; see `recovery.rs`.
+//! The view that a replica without its state has of the others; see `recovery.rs`.
 
 use super::Part;
 use crate::sadl::Range;

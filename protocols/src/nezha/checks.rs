@@ -47,7 +47,7 @@ impl Nezha {
             return;
         };
         let name = entry.stamp.name;
-        let own = LogHash::of(entry.hash, self.lives.hash());
+        let own = LogHash::of(entry.hash, self.incarnations.hash());
         let written = entry.written.max(self.view.ready_after()) <= self.persisted;
         let synced = |id| lead.has_synced(id, slot);
         let holders = lead.appended.holders(name, own, synced);
@@ -80,7 +80,7 @@ impl Nezha {
 
     /// Where senders do not multicast, the leader sends its followers what it placed; what is more
     /// than a page is fetched.
-    pub(super) fn pass_on(&self, first: Slot, count: u64, ctx: &mut Context<'_, Self>) {
+    pub(super) fn forward(&self, first: Slot, count: u64, ctx: &mut Context<'_, Self>) {
         let entries = self.log.iter_from(first).take(count as usize);
         let (batches, _) = page(entries.map(|(_, entry)| entry.batch.clone()), |batch| batch);
         if !batches.is_empty() {

@@ -59,7 +59,7 @@ quintet_replica::options! {
         /// the most bytes of requests in the early buffer and in the late one; a leader
         /// whose early buffer is full answers that it is busy
         buffer_bytes: bytes(65_536..=4_294_967_296) = 67_108_864,
-        planted: super::plant::Planted,
+        injected: super::bug::Injected,
     }
     impl Options {
         const ALIASES: &'static [(&'static str, &'static str)] =

@@ -1,4 +1,4 @@
-//! What commutes: footprints, the watermarks of eligibility, and the incremental set hash.
+//! Commutativity: footprints, the watermarks of eligibility, and the incremental set hash.
 //!
 //! ```text
 //!   batch ──► Footprint: keys read, keys written, or everything
@@ -219,7 +219,7 @@ pub struct SetHash {
     total: u128,
     everything: u128,
     keys: Table<u64, (u128, u32)>,
-    /// Of a injected bug: a batch contributes the same to all of its keys.
+    /// Of an injected bug: a batch contributes the same to all of its keys.
     pub same_for_all_keys: bool,
 }
 

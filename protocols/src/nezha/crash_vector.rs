@@ -1,19 +1,19 @@
 //! The incarnations that all members are known to be in: the paper's crash vector.
 
-use super::{Lives, conflict::mixed_wide};
+use super::{Incarnations, conflict::mixed_wide};
 use quintet_replica::{Incarnation, ReplicaId, ReplicaSet, parts::Member};
 
 /// See the module.
 #[derive(Hash)]
 pub(super) struct CrashVector {
     own: ReplicaId,
-    known: Lives,
+    known: Incarnations,
     hash: u64,
 }
 
 impl CrashVector {
     pub fn new(me: &Member) -> Self {
-        let mut known: Lives = (0..me.members()).map(|_| 0).collect();
+        let mut known: Incarnations = (0..me.members()).map(|_| 0).collect();
         known[me.id().index()] = me.incarnation().0;
         let mut vector = Self {
             own: me.id(),
@@ -24,7 +24,7 @@ impl CrashVector {
         vector
     }
 
-    pub const fn known(&self) -> &Lives {
+    pub const fn known(&self) -> &Incarnations {
         &self.known
     }
 
@@ -39,12 +39,12 @@ impl CrashVector {
     }
 
     /// Whether a message that carries this comes from an earlier incarnation of its sender.
-    pub fn is_outdated(&self, from: ReplicaId, theirs: &Lives) -> bool {
+    pub fn is_outdated(&self, from: ReplicaId, theirs: &Incarnations) -> bool {
         theirs[from.index()] < self.known[from.index()]
     }
 
     /// Takes over what a peer knows; gives the members of which it knew a newer one.
-    pub fn merge(&mut self, theirs: &Lives) -> ReplicaSet {
+    pub fn merge(&mut self, theirs: &Incarnations) -> ReplicaSet {
         let mut newer = ReplicaSet::EMPTY;
         for (id, incarnation) in (0..).map(ReplicaId).zip(theirs) {
             if id != self.own && self.observe(id, Incarnation(*incarnation)) {
@@ -63,7 +63,7 @@ impl CrashVector {
     }
 
     /// Takes back what the disk holds.
-    pub fn restore(&mut self, known: &Lives) {
+    pub fn restore(&mut self, known: &Incarnations) {
         for (own, known) in self.known.iter_mut().zip(known) {
             *own = (*own).max(*known);
         }

@@ -20,7 +20,7 @@ use alloc::{
 };
 use quintet_replica::{BatchId, Bytes, FrontendId, parts::Table, wire};
 
-/// What a request is called: the paper's client id and request id.
+/// The name of a request: the paper's client id and request id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// The sender.
@@ -50,7 +50,7 @@ pub struct Estimation {
     pub window: usize,
     /// How often the clocks' deviations are added.
     pub beta: u64,
-    /// What takes the place of an estimate that is not between 0 and this, in nanoseconds.
+    /// The replacement for an estimate that is not between 0 and this, in nanoseconds.
     pub bound_max: u64,
 }
 
@@ -87,7 +87,7 @@ impl Delays {
 /// The most senders whose delays are remembered.
 const SENDERS_MAX: usize = 1024;
 
-/// What a receiver knows of how long senders' messages take.
+/// A receiver's measurements of the delays of senders' messages.
 #[derive(Clone, Debug, Hash)]
 pub struct OneWayDelays {
     estimation: Estimation,
@@ -257,7 +257,7 @@ impl<T> EarlyBuffer<T> {
     }
 }
 
-/// Requests that came too late to be released in order; found by name, oldest forgotten first.
+/// Requests that came too late to be released in order; found by name, oldest dropped first.
 #[derive(Debug, Default, Hash)]
 pub struct LateBuffer {
     held: Table<Name, (u64, Bytes)>,
@@ -268,13 +268,13 @@ pub struct LateBuffer {
 
 impl LateBuffer {
     /// Takes a request; the oldest ones go when it would hold more than `bytes_max`. Calls
-    /// `forgotten` for each of those.
+    /// `dropped` for each of the dropped ones.
     pub fn insert(
         &mut self,
         name: Name,
         request: Bytes,
         bytes_max: usize,
-        mut forgotten: impl FnMut(Name),
+        mut dropped: impl FnMut(Name),
     ) {
         self.remove(name);
         self.bytes += request.len();
@@ -288,7 +288,7 @@ impl LateBuffer {
             };
             if let Some((_, request)) = self.held.remove(&oldest) {
                 self.bytes -= request.len();
-                forgotten(oldest);
+                dropped(oldest);
             }
         }
     }
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(measured(&[]).estimate(SENDER, 0), None);
         assert_eq!(measured(&[10, 30, 20]).estimate(SENDER, 0), Some(20));
         let slid = measured(&[900, 900, 900, 1, 2, 3, 4, 5]);
-        assert_eq!(slid.estimate(SENDER, 0), Some(3), "old ones are forgotten");
+        assert_eq!(slid.estimate(SENDER, 0), Some(3), "old ones are dropped");
         assert_eq!(slid.estimate(SENDER, 10), Some(33), "β times the deviation");
         assert_eq!(
             slid.estimate(SENDER, u64::MAX),
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_between_nothing_and_the_bound_becomes_the_bound() {
+    fn estimate_outside_range_becomes_bound() {
         for delay in [-50, 0, 1000, 5000] {
             assert_eq!(
                 measured(&[delay]).estimate(SENDER, 0),
@@ -422,7 +422,7 @@ mod tests {
                 holds.add(100 + hold, 100);
             }
         }
-        assert_eq!(holds.median(), Some(7), "old ones are forgotten");
+        assert_eq!(holds.median(), Some(7), "old ones are dropped");
     }
 
     fn stamp(deadline: u64, batch: u64) -> Stamp {

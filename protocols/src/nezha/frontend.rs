@@ -11,7 +11,7 @@
 
 use super::{
     Config, LogHash, Message, Nezha, ReplyHeader,
-    plant::Plant,
+    bug::Bug,
     quorum::{fast_quorum, leader_of, slow_quorum},
 };
 use alloc::{
@@ -26,8 +26,8 @@ use quintet_replica::{
 };
 use smallvec::SmallVec;
 
-/// Nobody need tell a frontend of a new view: it finds the new leader by asking, so the time
-/// between two questions grows to this many times the first at most.
+/// A frontend needs no notice of a new view: it finds the new leader by asking, so the time between
+/// two questions grows to this many times the first at most.
 const BACKOFF_MAX: u32 = 4;
 /// A refused read is offered to another replica after this.
 const RETRY_REFUSED: Duration = Duration::from_millis(10);
@@ -97,7 +97,7 @@ pub struct Frontend {
     config: Config,
     /// The latency bound that each replica asked for, in nanoseconds, and when.
     bounds: Vec<(u64, Time)>,
-    /// Per replica, how far it agrees with its leader: view, lives, slot.
+    /// Per replica, how far it agrees with its leader: view, incarnations, slot.
     syncs: Vec<(u64, u64, Slot)>,
     view: u64,
     /// Some batch waits until the replica here takes it.
@@ -116,9 +116,9 @@ impl Frontend {
     }
 
     /// How long a batch may take to all whom a fast quorum needs. A replica that measures no delay
-    /// between zero and the largest bound has a clock that goes with no other, or is too far away:
-    /// nobody waits for it. Without a fast quorum the bound is what a majority needs, and so it is
-    /// where a fast quorum needs far more: the slow path is faster then.
+    /// between zero and the largest bound has a clock that differs from all others, or is too far
+    /// away: the frontend does not wait for it. Without a fast quorum the bound is what a majority
+    /// needs, and so it is where a fast quorum needs far more: the slow path is faster then.
     fn bound(&self) -> u64 {
         let most = self.config.estimation().bound_max;
         let newest = self.bounds.iter().map(|(_, at)| *at).max();
@@ -138,7 +138,7 @@ impl Frontend {
         let enough = match known.len() {
             all if all >= fast => fast,
             all if all >= slow => slow,
-            // Nobody's clock goes with this one, or all are that far away.
+            // No clock agrees with this one, or all are that far away.
             _ => return most,
         };
         let leader = leader_of(self.view, self.leader_first, self.members);
@@ -215,7 +215,7 @@ impl Frontend {
     }
 
     /// Whether a quorum holds the batch where its leader has it.
-    fn judge(&mut self, id: BatchId, ctx: &mut FrontendContext<'_, Nezha>) {
+    fn assess(&mut self, id: BatchId, ctx: &mut FrontendContext<'_, Nezha>) {
         let Some(open) = self.open.get(&id) else {
             return;
         };
@@ -223,7 +223,7 @@ impl Frontend {
             return;
         };
         let (mut slow, mut fast) = (1, 1);
-        // Somebody started again after the leader had answered: what it says now never fits that
+        // A replica started again after the leader had answered: its replies now never fit that
         // answer, and the leader gives another one when it is asked again.
         let mut outdated = false;
         for index in 0..self.members {
@@ -231,29 +231,29 @@ impl Frontend {
             if replica == *leader {
                 continue;
             }
-            let (view, lives, sync) = self.syncs[index];
-            let same_life =
-                lives == header.hash.lives || self.config.planted.is(Plant::LivesIgnored);
-            outdated |= view == header.view && !same_life && sync >= header.slot;
-            let synced = view == header.view && same_life && sync >= header.slot;
+            let (view, incarnations, sync) = self.syncs[index];
+            let same_incarnation = incarnations == header.hash.incarnations
+                || self.config.injected.is(Bug::IncarnationsIgnored);
+            outdated |= view == header.view && !same_incarnation && sync >= header.slot;
+            let synced = view == header.view && same_incarnation && sync >= header.slot;
             let said = open.fast.iter().find(|(from, ..)| *from == replica);
             let appended = said.is_some_and(|(_, view, hash)| {
-                let same = if self.config.planted.is(Plant::LivesIgnored) {
+                let same = if self.config.injected.is(Bug::IncarnationsIgnored) {
                     (hash.base, hash.hash, hash.known)
                         == (header.hash.base, header.hash.hash, header.hash.known)
                 } else {
                     *hash == header.hash
                 };
-                outdated |= *view == header.view && hash.lives != header.hash.lives;
+                outdated |= *view == header.view && hash.incarnations != header.hash.incarnations;
                 *view == header.view && hash.known && same
             });
-            let any_reply = self.config.planted.is(Plant::FastReplyCountsAsSlow)
+            let any_reply = self.config.injected.is(Bug::FastReplyCountsAsSlow)
                 && said.is_some_and(|(_, view, _)| *view == header.view);
             // A slow reply may stand in for a fast one, never the other way round.
             slow += usize::from(synced || any_reply);
             fast += usize::from(synced || appended);
         }
-        let fast_needed = if self.config.planted.is(Plant::FastQuorumIsMajority) {
+        let fast_needed = if self.config.injected.is(Bug::FastQuorumIsMajority) {
             slow_quorum(self.members)
         } else {
             fast_quorum(self.members)
@@ -365,27 +365,28 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                     if let Some(open) = self.open.get_mut(&batch) {
                         open.fast.retain(|(known, ..)| *known != from);
                         open.fast.push((from, view, hash));
-                        self.judge(batch, ctx);
+                        self.assess(batch, ctx);
                     }
                 }
             }
             Message::SlowReply {
                 view,
-                lives,
+                incarnations,
                 sync,
                 bound,
             } => {
                 self.note_bound(from, bound, ctx.now());
                 self.note_view(view, ctx);
                 let known = &mut self.syncs[from.index()];
-                if view < known.0 || (view == known.0 && lives == known.1 && sync <= known.2) {
+                if view < known.0 || (view == known.0 && incarnations == known.1 && sync <= known.2)
+                {
                     return;
                 }
-                *known = (view, lives, sync);
+                *known = (view, incarnations, sync);
                 let upto = (sync, BatchId(u64::MAX));
                 let held: Vec<BatchId> = self.unheld.range(..=upto).map(|(_, id)| *id).collect();
                 for id in held {
-                    self.judge(id, ctx);
+                    self.assess(id, ctx);
                 }
             }
             Message::Taken { batch, taken, view } => {
@@ -430,7 +431,8 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
             return self.finish(batch, Outcome::Results(results), ctx);
         }
         if let Some((_, known, _)) = &open.leader {
-            // Of one view the first answer stands: a later one may come from an earlier life.
+            // Of one view the first answer stands: a later one may come from an earlier
+            // incarnation.
             if header.view < known.view {
                 return;
             }
@@ -438,7 +440,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
         }
         self.unheld.insert((header.slot, batch));
         open.leader = Some((from, header, results));
-        self.judge(batch, ctx);
+        self.assess(batch, ctx);
     }
 
     fn on_timer(&mut self, _: u32, ctx: &mut FrontendContext<'_, Nezha>) {
@@ -567,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_is_largest_that_replica_asked_for_and_own_one_asks_for_none() {
+    fn bound_is_largest_of_remote_replicas_requests() {
         let mut frontend = Frontend::new(FrontendSetup {
             id: FrontendId(1),
             embedded: Some(ReplicaId(0)),
@@ -583,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_that_lie_close_together_are_one_and_none_is_earlier_than_asked_for() {
+    fn close_deadlines_merge_and_none_fires_early() {
         for bound in [0, 1, 31, 32, 60_000, 3_000_000, u64::MAX / 2] {
             for sent in [0, 1, 999, 1_700_000_000_123_456_789] {
                 let more = in_step(sent, bound) - bound;

@@ -37,7 +37,7 @@ impl Nezha {
         let round = lead.round();
         loop {
             if !self.config.multicast {
-                self.pass_on(first, STAMPS_MAX, ctx);
+                self.forward(first, STAMPS_MAX, ctx);
             }
             let part = self.log_modification(first, STAMPS_MAX, round);
             self.tell_others(part, ctx);
@@ -134,7 +134,7 @@ impl Nezha {
         self.tell_again(from, (first, count), lead.round(), ctx);
     }
 
-    /// What a majority has synced is committed.
+    /// Commits the slots that a majority has synced.
     pub(super) fn count_syncs(&mut self, ctx: &mut Context<'_, Self>) {
         let Phase::Leader(lead) = &mut self.phase else {
             return;
@@ -147,7 +147,7 @@ impl Nezha {
         }
     }
 
-    /// What is committed is final; at followers it is executed now.
+    /// Committed entries are final; followers execute them now.
     pub(super) fn advance_commit(&mut self, commit: Slot, ctx: &mut Context<'_, Self>) {
         while self.log.commit() < commit {
             let slot = self.log.commit_next(ctx);

@@ -151,7 +151,7 @@ impl LeaderState {
         None
     }
 
-    /// What a majority has synced, with the own log durable up to `own`.
+    /// The slot up to which a majority has synced, with the own log durable up to `own`.
     pub fn commit_point(&self, own: Slot) -> Slot {
         self.majoritys(own, |known| known.sync)
     }

@@ -8,11 +8,11 @@
 
 use super::{
     Record, Summary, Vote,
+    bug::{Bug, Injected},
     conflict::{Footprint, Marks, time_of},
     conflict_index::ConflictIndex,
     dom::{EarlyBuffer, LateBuffer, Name, Stamp},
     entry::{Entry, Place, name_of},
-    plant::{Plant, Planted},
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -26,8 +26,9 @@ use quintet_replica::{
 /// See the module.
 #[derive(Hash)]
 pub(super) struct Log {
-    planted: Planted,
-    /// What agrees with the leader's log, up to the sync-point; the leader's whole log.
+    injected: Injected,
+    /// The part that agrees with the leader's log, up to the sync-point; at the leader, its whole
+    /// log.
     slots: SlotLog<Entry>,
     sync: Slot,
     /// The same, and durable.
@@ -47,9 +48,9 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub fn new(planted: Planted) -> Self {
+    pub fn new(injected: Injected) -> Self {
         Self {
-            planted,
+            injected,
             slots: SlotLog::default(),
             sync: Slot(0),
             durable: Slot(0),
@@ -61,7 +62,7 @@ impl Log {
             early: EarlyBuffer::default(),
             late: LateBuffer::default(),
             known: Table::default(),
-            conflicts: ConflictIndex::new(planted.is(Plant::OneHashForAllKeys)),
+            conflicts: ConflictIndex::new(injected.is(Bug::OneHashForAllKeys)),
         }
     }
 
@@ -207,7 +208,7 @@ impl Log {
     /// Gives a late batch the deadline that the leader gives it: the lowest above all that
     /// conflicts with it.
     pub fn set_late_deadline(&self, entry: &mut Entry) {
-        if !self.planted.is(Plant::LateKeepsDeadline) {
+        if !self.injected.is(Bug::LateKeepsDeadline) {
             entry.stamp.deadline = self.conflicts.deadline_min(&entry.footprint);
         }
     }
@@ -286,7 +287,7 @@ impl Log {
                 entry.stamp = stamp;
                 if before != stamp {
                     ctx.mark("an entry with another deadline was taken over");
-                    if !self.planted.is(Plant::DeadlineNotInHash) {
+                    if !self.injected.is(Bug::DeadlineNotInHash) {
                         self.conflicts.moved(before, &entry);
                     }
                 }
@@ -318,7 +319,8 @@ impl Log {
         Some(self.take_barred(barred_by))
     }
 
-    /// What the leader can no longer put before the entry that it just placed leaves the log.
+    /// Entries that the leader can no longer put before the entry that it just placed leave the
+    /// log.
     fn take_barred(&mut self, (stamp, footprint): (Stamp, Footprint)) -> Vec<Entry> {
         let time = time_of(stamp.deadline);
         let barred: Vec<Stamp> = self
@@ -381,7 +383,7 @@ impl Log {
 
     /// A deposed leader undoes what is not committed.
     pub fn roll_back<P: Protocol>(&mut self, ctx: &mut Context<'_, P>) {
-        if self.executed > self.commit && !self.planted.is(Plant::NoRollBack) {
+        if self.executed > self.commit && !self.injected.is(Bug::NoRollBack) {
             ctx.mark("speculation undone");
             ctx.roll_back(self.commit);
             self.executed = self.commit;
@@ -611,7 +613,7 @@ impl Log {
         assert!(self.commit <= self.sync, "committed is agreed");
         assert!(self.durable <= self.sync, "durable is held");
         assert_eq!(self.slots.end(), self.sync.next(), "the log has no gaps");
-        if !leads && !self.planted.is(Plant::NoRollBack) {
+        if !leads && !self.injected.is(Bug::NoRollBack) {
             assert!(self.executed <= self.commit, "only a leader speculates");
         }
     }

@@ -1,4 +1,4 @@
-//! What travels, and what is kept on disk.
+//! The messages, and the records on disk.
 
 use super::{
     conflict::{Marks, SetHash},
@@ -13,14 +13,14 @@ use smallvec::SmallVec;
 /// More than a page has besides its batches.
 pub(super) const PART_BYTES: usize = 64 << 10;
 
-/// The lives that a replica knows all members to be in: the paper's crash vector.
-pub type Lives = SmallVec<[u64; 9]>;
+/// The incarnations of all members that a replica knows: the paper's crash vector.
+pub type Incarnations = SmallVec<[u64; 9]>;
 
-/// What a fast quorum compares, besides the view.
+/// The values that a fast quorum compares, besides the view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LogHash {
-    /// A hash of the lives that the sender knows.
-    pub lives: u64,
+    /// A hash of the incarnations that the sender knows.
+    pub incarnations: u64,
     /// Slots up to here are left out: committed, and so the same everywhere.
     pub base: Slot,
     /// Of the batch and of all above the base that it does not commute with; 0 with
@@ -31,10 +31,10 @@ pub struct LogHash {
 }
 
 impl LogHash {
-    /// What an entry with this base, hash and knowledge of it tells, and with it these lives.
-    pub(super) const fn of((base, hash, known): (Slot, u128, bool), lives: u64) -> Self {
+    /// The reply of an entry with this base, hash and knowledge of it, with these incarnations.
+    pub(super) const fn of((base, hash, known): (Slot, u128, bool), incarnations: u64) -> Self {
         Self {
-            lives,
+            incarnations,
             base,
             hash,
             known,
@@ -42,9 +42,9 @@ impl LogHash {
     }
 }
 
-wire! { struct LogHash [33] { lives, base, hash, known } }
+wire! { struct LogHash [33] { incarnations, base, hash, known } }
 
-/// What the leader adds to results.
+/// The leader's addition to results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ReplyHeader {
     /// The view in which the batch has its slot.
@@ -81,9 +81,9 @@ pub struct Vote {
     pub kept: Slot,
     /// The slot of the first of `synced`.
     pub first: Slot,
-    /// What is in slots that agree with the leader's, without gaps.
+    /// The entries of slots that agree with the leader's, without gaps.
     pub synced: Vec<Stamp>,
-    /// What it appended beyond that, in the order of deadlines.
+    /// The entries appended beyond them, in the order of deadlines.
     pub unsynced: Vec<Stamp>,
 }
 
@@ -102,8 +102,8 @@ pub enum Standing {
     Normal,
     /// It is between views.
     Changing,
-    /// It has forgotten, too.
-    Forgot,
+    /// It has lost its state, too.
+    StateLost,
 }
 
 /// A message between replicas, without what all of them carry.
@@ -113,7 +113,7 @@ pub enum Part {
     LogModification {
         /// The slot of the first stamp.
         first: Slot,
-        /// What stands there and behind.
+        /// The entries at that slot and behind it.
         stamps: Vec<Stamp>,
         /// All up to here is committed.
         commit: Slot,
@@ -136,7 +136,7 @@ pub enum Part {
     },
     /// Which batches are missing here.
     Fetch(Vec<Name>),
-    /// Batches that somebody asked for.
+    /// The requested batches.
     Bodies(Vec<Bytes>),
     /// The leader's log from this slot on, to join its view.
     GetLog(Slot),
@@ -157,7 +157,7 @@ pub enum Part {
     ViewChange(Slot),
     /// To the new leader.
     Vote(Vote),
-    /// A replica that forgot asks how things stand.
+    /// A replica that lost its state asks how things stand.
     Recover(u64),
     /// The answer to the question with this number.
     RecoverOk(u64, Standing),
@@ -176,7 +176,7 @@ pub enum Message {
         bound: u64,
         /// The deviation of its clock's offset.
         deviation: u64,
-        /// What the batch needs.
+        /// The consistency that the batch needs.
         level: Level,
         /// Its bytes.
         batch: Bytes,
@@ -194,14 +194,14 @@ pub enum Message {
     SlowReply {
         /// In this view.
         view: u64,
-        /// The lives it knows.
-        lives: u64,
+        /// A hash of the incarnations that it knows.
+        incarnations: u64,
         /// How far.
         sync: Slot,
         /// As in [`ReplyHeader`].
         bound: u64,
     },
-    /// What became of a batch that was not appended.
+    /// The outcome of a batch that was not appended.
     Taken {
         /// Which.
         batch: BatchId,
@@ -214,9 +214,9 @@ pub enum Message {
     Between {
         /// The sender's view.
         view: u64,
-        /// The lives it knows; its own among them.
-        lives: Lives,
-        /// What it says.
+        /// The incarnations that it knows; its own among them.
+        incarnations: Incarnations,
+        /// Its contents.
         part: Part,
     },
     /// An embedded frontend tells its replica how many batches it committed so far, by path.
@@ -228,7 +228,7 @@ pub enum Message {
     },
 }
 
-wire! { enum Standing { 0 = Normal, 1 = Changing, 2 = Forgot } }
+wire! { enum Standing { 0 = Normal, 1 = Changing, 2 = StateLost } }
 wire! {
     struct Vote {
         view_normal as Number, commit, kept as FirstSlot, first as FirstSlot, synced, unsynced,
@@ -256,27 +256,27 @@ wire! {
     enum Message {
         0 = Request { sent, bound, deviation, level, batch },
         1 = FastReplies { view as Number, bound, appended },
-        2 = SlowReply { view as Number, lives, sync, bound },
+        2 = SlowReply { view as Number, incarnations, sync, bound },
         3 = Taken { batch, taken, view as Number },
-        4 = Between { view as Number, lives as PerMember, part },
+        4 = Between { view as Number, incarnations as PerMember, part },
         5 = Paths { fast, slow },
     }
 }
 
-/// What must survive a crash in every durability.
+/// State that must survive a crash in every durability.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promised {
     /// The highest view entered.
     pub view: u64,
     /// The last view in which it took part.
     pub view_normal: u64,
-    /// The lives known.
-    pub lives: Lives,
+    /// The known incarnations.
+    pub incarnations: Incarnations,
 }
 
-wire! { struct Promised { view as Number, view_normal as Number, lives as PerMember } }
+wire! { struct Promised { view as Number, view_normal as Number, incarnations as PerMember } }
 
-/// What the journal keeps.
+/// A record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A batch was appended: in this slot, or (0) beyond what agrees with the leader.
@@ -302,8 +302,8 @@ wire! {
     }
 }
 
-/// What a snapshot carries for the protocol: what bars batches behind it, and what their fast
-/// replies must tell of the log before it.
+/// The protocol's part of a snapshot: what bars batches behind it, and what their fast replies must
+/// tell of the log before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The watermarks of the log up to the snapshot.

@@ -39,7 +39,7 @@
 //! | `Suspect` | follower, all | I do not hear the leader |
 //! | `ViewChange`, `Vote` | all, new leader | a new view; my log |
 //! | `GetLog`, `LogPage`, `Trimmed` | follower, leader | the log that the view begins with |
-//! | `Recover`, `RecoverOk` | forgetful, all | I forgot; what is going on? |
+//! | `Recover`, `RecoverOk` | restarted, all | I lost my state; what is going on? |
 //!
 //! # Safety
 //!
@@ -59,9 +59,9 @@
 //!    A leader that leaves its view undoes all that is not committed, results included.
 //! 6. A follower takes part in a view only when it holds the log that the view began with; until
 //!    then it votes with the log of the view before.
-//! 7. Everything is durable before it is told, in disk durability. In memory durability a new life
-//!    has a new number; all that is compared carries the numbers, and what an older life said is
-//!    dropped, from quorums already collected too (`recovery.rs`).
+//! 7. Everything is durable before it is told, in disk durability. In memory durability a new
+//!    incarnation has a new number; all that is compared carries the numbers, and what an older
+//!    incarnation said is dropped, from quorums already collected too (`recovery.rs`).
 //! 8. Batches that commute are executed at the same time in either order: time is cut into quanta
 //!    (`conflict.rs`), and no log goes back to an earlier one.
 //! 9. Reads wait until a majority has confirmed, after they came, that the leader leads, and until
@@ -69,22 +69,22 @@
 //!
 //! # Deviations
 //!
-//! - **Crash vectors** (N1, N2): `lives` stands in every message between replicas, and its hash in
-//!   every fast and slow reply. A replica's own number is its incarnation, durable before it
-//!   starts. News of a life empties the votes collected so far and forgets what the leader knows
-//!   of that follower.
+//! - **Crash vectors** (N1, N2): `incarnations` stands in every message between replicas, and its
+//!   hash in every fast and slow reply. A replica's own number is its incarnation, durable before
+//!   it starts. News of an incarnation empties the votes collected so far and forgets what the
+//!   leader knows of that follower.
 //! - **Hash** (N3): 128 bits of deadline and name, mixed once more with each key that the batch
 //!   writes, so that a batch on two keys does not cancel out of one that reads both. Batches are
-//!   unique by name before they are hashed; a changed deadline is a removal and an addition. What
-//!   is committed is left out in steps of 4,096 slots, and the step stands beside the hash. The
-//!   log may be trimmed to the commit point before: what is trimmed stays in the hash, and the
+//!   unique by name before they are hashed; a changed deadline is a removal and an addition.
+//!   Committed entries are left out in steps of 4,096 slots, and the step stands beside the hash.
+//!   The log may be trimmed to the commit point before: what is trimmed stays in the hash, and the
 //!   hash goes with every snapshot, so that who comes back with a peer's state takes part in fast
 //!   quorums from its first batch on.
 //! - **Order** (N4): deadline, then frontend, then batch number. A leader gives a late batch the
 //!   lowest deadline above all that conflicts with it.
-//! - **Quorums** (N5): sync-points are kept per replica with view and lives, and count only with
-//!   the leader's own results of that view and those lives. For even numbers of replicas the fast
-//!   quorum is the smallest that leaves fewer outside than survive a merge.
+//! - **Quorums** (N5): sync-points are kept per replica with view and incarnations, and count only
+//!   with the leader's own results of that view and those incarnations. For even numbers of
+//!   replicas the fast quorum is the smallest that leaves fewer outside than survive a merge.
 //! - **Merge** (N6): survivors are told from the copied log by name and by conflict, not by the
 //!   sync-point's deadline; the new leader's own log counts, each replica once.
 //! - **Watermarks** (N7): per key the last write and the last access, of the current quantum only;
@@ -99,7 +99,8 @@
 //!   becomes D. A clock that does not tell its deviation adds nothing to the percentile.
 //! - **Commit point** (N11): of reports of this view, never going back; followers execute to it,
 //!   snapshots are taken there, and log, names and hashes below are dropped.
-//! - **First boot** (N12) is the world's to tell; too many that forgot stop with the remedy.
+//! - **First boot** (N12) is the world's to tell; too many that lost its state stop with the
+//!   remedy.
 //! - **Durable variant** (N13): every entry, every slot it takes and the log that a view begins
 //!   with (one record, whole or not there) are on disk before any reply rests on them.
 //! - **Deposed leaders** (N14) roll back to the commit point. One whose snapshot is damaged cannot;
@@ -134,7 +135,7 @@
 // One replica: its state, and which handler each event reaches.
 mod replica;
 
-// What it does, as `impl Nezha`, in the order of a request's way; and the client's half.
+// The handlers, as `impl Nezha`, in the order of a request's way; and the client's half.
 mod checks;
 mod follower;
 mod frontend;
@@ -146,6 +147,7 @@ mod view;
 
 // Its parts: each has private fields and knows nothing of the replica.
 mod appended;
+mod bug;
 mod changing;
 mod config;
 mod conflict;
@@ -158,7 +160,6 @@ mod leader_state;
 mod log;
 mod message;
 mod placements;
-mod plant;
 mod quorum;
 mod receiver;
 mod replies;
@@ -167,13 +168,14 @@ mod view_state;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "bugs")]
+pub use bug::Bug;
 pub use config::Config;
 pub use conflict::{Footprint, Marks, SetHash};
 pub use dom::{EarlyBuffer, Estimation, Holds, Name, OneWayDelays, Stamp};
 pub use frontend::Frontend;
 pub use message::{
-    Lives, LogHash, Message, Part, Placed, Promised, Record, ReplyHeader, Standing, Summary, Vote,
+    Incarnations, LogHash, Message, Part, Placed, Promised, Record, ReplyHeader, Standing, Summary,
+    Vote,
 };
-#[cfg(feature = "plant")]
-pub use plant::Plant;
 pub use replica::{Nezha, Timer};

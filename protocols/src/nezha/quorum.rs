@@ -22,7 +22,7 @@ pub const fn survivor_quorum(members: usize) -> usize {
     fast_quorum(members) + slow_quorum(members) - members
 }
 
-/// Who leads a view.
+/// The leader of a view.
 #[must_use]
 pub const fn leader_of(view: u64, first: ReplicaId, members: usize) -> ReplicaId {
     let members = members as u64;

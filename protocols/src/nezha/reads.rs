@@ -1,7 +1,7 @@
 //! Reads, which take no slot: the leader confirms that it leads, and answers when all that the
 //! read saw is committed.
 
-use super::{Nezha, ReplyHeader, dom::Name, plant::Plant, replica::Phase};
+use super::{Nezha, ReplyHeader, bug::Bug, dom::Name, replica::Phase};
 use quintet_replica::{Bytes, Context, FrontendId, parts::Taken};
 
 impl Nezha {
@@ -15,7 +15,7 @@ impl Nezha {
 
     pub(super) fn on_read(&mut self, name: Name, batch: Bytes, ctx: &mut Context<'_, Self>) {
         let (ready, slot) = (self.is_ready(), self.log.sync());
-        let unconfirmed = self.planted(Plant::ReadsUnconfirmed);
+        let unconfirmed = self.injected(Bug::ReadsUnconfirmed);
         let Phase::Leader(lead) = &mut self.phase else {
             return self.refuse(name, Taken::Refused, ctx);
         };

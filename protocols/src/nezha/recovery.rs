@@ -1,17 +1,18 @@
 //! Coming back: from the disk, or without what was acknowledged.
 //!
 //! ```text
-//!   Recover{nonce} ──► all                     the question names the new life
+//!   Recover{nonce} ──► all                     the question names the new incarnation
 //!   ◄── RecoverOk{view} from a majority of others that take part in a view
 //!   GetLog ──► leader of the highest view ◄── its log up to its end ──► a follower again
 //! ```
 //!
 //! Why this is enough. Every majority that changes the view meets the recovery quorum in a
-//! replica that knows the new life: it either answered before it voted, and then the new leader
-//! learns from its vote that what the old life said counts no more, or it voted before it
-//! answered, and then the answer names that view or none. The leader of the highest view learns
-//! of the new life before it gives its log, so no fast reply of the old one can meet its own later
-//! answers; and what it had committed with the old one's help stands in the log that it gives.
+//! replica that knows the new incarnation: it either answered before it voted, and then the new
+//! leader learns from its vote that what the old incarnation said counts no more, or it voted
+//! before it answered, and then the answer names that view or none. The leader of the highest view
+//! learns of the new incarnation before it gives its log, so no fast reply of the old one can meet
+//! its own later answers; and what it had committed with the old one's help stands in the log that
+//! it gives.
 
 use super::{Nezha, Part, Promised, Record, Standing, Summary, replica::Phase};
 use alloc::vec::Vec;
@@ -26,7 +27,7 @@ impl Nezha {
     ) {
         if let Some(promise) = recovered.promise {
             self.view.restore(promise.view, promise.view_normal);
-            self.lives.restore(&promise.lives);
+            self.incarnations.restore(&promise.incarnations);
         }
         for (_, record) in &recovered.records {
             if let Record::Begin { view, .. } = record {
@@ -40,7 +41,7 @@ impl Nezha {
 
     // ------------------------------------------------------------------------ a peer's state
 
-    /// What this follower needs is no longer kept by its leader.
+    /// The leader no longer keeps the entries that this follower needs.
     pub(super) fn on_trimmed(
         &mut self,
         from: ReplicaId,
@@ -117,9 +118,9 @@ impl Nezha {
     ) {
         let standing = match &self.phase {
             Phase::Follower | Phase::Leader(_) => Standing::Normal,
-            Phase::Joining(joining) if joining.state_lost() => Standing::Forgot,
+            Phase::Joining(joining) if joining.state_lost() => Standing::StateLost,
             Phase::Changing(_) | Phase::Joining(_) => Standing::Changing,
-            Phase::Recovering(_) => Standing::Forgot,
+            Phase::Recovering(_) => Standing::StateLost,
         };
         self.send(from, Part::RecoverOk(nonce, standing), ctx);
         if self.is_leader() && view > self.view.number() {
@@ -149,7 +150,7 @@ impl Nezha {
         }
         let is = |standing| move |answer: &(u64, Standing)| answer.1 == standing;
         recovering.answered(from, (view, standing));
-        recovering.count_lost(is(Standing::Forgot), &self.me, ctx.now());
+        recovering.count_lost(is(Standing::StateLost), &self.me, ctx.now());
         // The highest view in which any takes part, once a majority of them do.
         let answers = recovering.answers().map(|(_, answer)| answer);
         let normal = answers.filter(|answer| is(Standing::Normal)(answer));

@@ -1,10 +1,9 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Frontend, Message, Part, Promised, Record, ReplyHeader, Standing, Summary,
+    Config, Frontend, Message, Part, Promised, Record, ReplyHeader, Standing, Summary, bug::Bug,
     changing::Changing, crash_vector::CrashVector, joining::Joining, leader_state::LeaderState,
-    log::Log, placements::Placements, plant::Plant, receiver::Receiver, replies::Replies,
-    view_state::ViewState,
+    log::Log, placements::Placements, receiver::Receiver, replies::Replies, view_state::ViewState,
 };
 use alloc::{format, vec, vec::Vec};
 use core::time::Duration;
@@ -14,7 +13,7 @@ use quintet_replica::{
     parts::{Member, StateFetch, StateLoss, Timing, digest},
 };
 
-/// What a replica is doing.
+/// The role of a replica.
 #[derive(Hash)]
 pub(super) enum Phase {
     Follower,
@@ -25,7 +24,7 @@ pub(super) enum Phase {
 }
 
 quintet_replica::timers! {
-    /// What wakes a replica.
+    /// The timers of a replica.
     pub enum Timer {
         /// Heartbeats, suspicion, asking again.
         Tick,
@@ -41,7 +40,7 @@ quintet_replica::timers! {
 pub struct Nezha {
     pub(super) me: Member,
     pub(super) config: Config,
-    pub(super) lives: CrashVector,
+    pub(super) incarnations: CrashVector,
     pub(super) view: ViewState,
     pub(super) phase: Phase,
     /// All writes up to here are durable.
@@ -76,7 +75,7 @@ impl Nezha {
     pub(super) fn between(&self, part: Part) -> Message {
         Message::Between {
             view: self.view.number(),
-            lives: self.lives.known().clone(),
+            incarnations: self.incarnations.known().clone(),
             part,
         }
     }
@@ -95,7 +94,7 @@ impl Nezha {
 
     /// Writes view and crash vector; gives the write behind which everything so far lies.
     pub(super) fn promise(&self, ctx: &mut Context<'_, Self>) -> PersistId {
-        ctx.persist_promise(&self.view.promised(self.lives.known()))
+        ctx.persist_promise(&self.view.promised(self.incarnations.known()))
     }
 
     /// The leader of the view that begins, or may begin, has all its time again.
@@ -105,10 +104,10 @@ impl Nezha {
 
     /// Members are in other incarnations than they were known to be in.
     fn on_restarted(&mut self, newer: ReplicaSet, ctx: &mut Context<'_, Self>) {
-        if newer.is_empty() || self.planted(Plant::LivesIgnored) {
+        if newer.is_empty() || self.injected(Bug::IncarnationsIgnored) {
             return;
         }
-        self.lives.rehash();
+        self.incarnations.rehash();
         let _ = self.promise(ctx);
         for id in newer.iter() {
             if let Phase::Leader(lead) = &mut self.phase {
@@ -122,7 +121,7 @@ impl Nezha {
     /// A link tells in which incarnation a member is before it says so itself: replies of senders
     /// that know of other ones do not make a quorum.
     fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation, ctx: &mut Context<'_, Self>) {
-        if self.lives.observe(peer, incarnation) {
+        if self.incarnations.observe(peer, incarnation) {
             self.on_restarted(ReplicaSet::EMPTY.with(peer), ctx);
         }
     }
@@ -159,7 +158,7 @@ impl Protocol for Nezha {
     const BRANCHES: &'static [&'static str] = &[
         "a deadline lay too far ahead",
         "an entry with another deadline was taken over",
-        "ignored: message of an earlier life",
+        "ignored: message of an earlier incarnation",
         "late at a follower",
         "late at the leader",
         "missing batch fetched",
@@ -176,12 +175,12 @@ impl Protocol for Nezha {
         let me = Member::new(&setup);
         let (config, leader_first) = (setup.options, setup.epoch.leader_first);
         Self {
-            lives: CrashVector::new(&me),
+            incarnations: CrashVector::new(&me),
             view: ViewState::new(&me, leader_first),
             me,
             phase: Phase::Follower,
             persisted: PersistId(0),
-            log: Log::new(config.planted),
+            log: Log::new(config.injected),
             receiver: Receiver::new(config.estimation()),
             config,
             placements: Placements::default(),
@@ -198,10 +197,10 @@ impl Protocol for Nezha {
     ) {
         self.trust_leader(ctx);
         ctx.set_timer(Timer::Tick, self.config.heartbeat);
-        let (first_boot, forgot) = (recovered.first_boot, recovered.forgot);
+        let (first_boot, state_lost) = (recovered.first_boot, recovered.state_lost);
         self.restore(recovered, ctx);
         let view = self.view.number();
-        if forgot {
+        if state_lost {
             self.become_recovering(ctx);
         } else if first_boot {
             if self.leads() {
@@ -211,7 +210,8 @@ impl Protocol for Nezha {
                 self.phase = Phase::Leader(LeaderState::new(&self.me, self.log.sync()));
             }
         } else if self.leads() {
-            // What it told others under this view may not be on its disk: never the same twice.
+            // Messages that it sent under this view may not be on its disk: never the same view
+            // twice.
             self.start_view_change(view + 1, ctx);
         } else if self.view.number_normal() < view {
             self.start_view_change(view, ctx);
@@ -234,11 +234,17 @@ impl Protocol for Nezha {
 
     fn on_message(&mut self, from: ReplicaId, message: Message, ctx: &mut Context<'_, Self>) {
         match message {
-            Message::Between { view, lives, part } if lives.len() == self.me.members() => {
-                if self.lives.is_outdated(from, &lives) && !self.planted(Plant::LivesIgnored) {
-                    return ctx.mark("ignored: message of an earlier life");
+            Message::Between {
+                view,
+                incarnations,
+                part,
+            } if incarnations.len() == self.me.members() => {
+                if self.incarnations.is_outdated(from, &incarnations)
+                    && !self.injected(Bug::IncarnationsIgnored)
+                {
+                    return ctx.mark("ignored: message of an earlier incarnation");
                 }
-                let newer = self.lives.merge(&lives);
+                let newer = self.incarnations.merge(&incarnations);
                 self.on_restarted(newer, ctx);
                 self.on_part(from, view, part, ctx);
             }
@@ -305,7 +311,7 @@ impl Protocol for Nezha {
                 }
             }
             Control::Slow(quick) | Control::Farther(quick) => self.hand_off(quick, ctx),
-            // Nobody waits for more than a quorum of the others.
+            // No replica waits for more than a quorum of the others.
             Control::SlowMembers(_) => {}
             Control::EpochEnded => self.begin_round(ctx),
             Control::Option { name, value } => match self.config.changed(&name, &value) {
@@ -386,7 +392,7 @@ impl Protocol for Nezha {
             self.log.unsynced_len() as u64,
             early as u64,
             late as u64,
-            self.lives.hash(),
+            self.incarnations.hash(),
             self.log.known_len() as u64,
         ])
     }

@@ -42,7 +42,7 @@ impl Replies {
         replies.len() >= FAST_REPLIES_MAX
     }
 
-    /// What is told now, in one message to each frontend.
+    /// The replies that are sent now, in one message to each frontend.
     pub fn take_fast(&mut self) -> BTreeMap<FrontendId, Vec<(BatchId, LogHash)>> {
         core::mem::take(&mut self.fast)
     }

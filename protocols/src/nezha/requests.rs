@@ -114,7 +114,7 @@ impl Nezha {
         }
         let deadline = entry.stamp.deadline;
         self.receiver.holds(deadline, clock);
-        // What need not wait and has nobody before it does not go through the buffer.
+        // A batch that need not wait and has no other before it does not go through the buffer.
         let next = self.log.next_deadline();
         if deadline <= self.due(clock) && next.is_none_or(|next| deadline < next) && !self.is_full()
         {
@@ -203,7 +203,7 @@ impl Nezha {
         ReplyHeader {
             view: self.view.number(),
             slot,
-            hash: LogHash::of(entry.hash, self.lives.hash()),
+            hash: LogHash::of(entry.hash, self.incarnations.hash()),
             bound: self.receiver.bound_for(entry.stamp.name.frontend, ctx),
         }
     }
@@ -265,7 +265,7 @@ impl Nezha {
         if entry.written > self.persisted {
             return;
         }
-        let hash = LogHash::of(entry.hash, self.lives.hash());
+        let hash = LogHash::of(entry.hash, self.incarnations.hash());
         if self.leader_checks() {
             return self.send(self.view.leader(), Part::Appended(stamp.name, hash), ctx);
         }
@@ -274,7 +274,7 @@ impl Nezha {
         }
     }
 
-    /// What was appended in this turn is told now, in one message to each frontend.
+    /// Replies of batches appended in this turn are sent now, in one message to each frontend.
     pub(super) fn flush_fast_replies(&mut self, ctx: &mut Context<'_, Self>) {
         for (frontend, appended) in self.replies.take_fast() {
             let message = Message::FastReplies {
@@ -292,7 +292,7 @@ impl Nezha {
         }
         let message = Message::SlowReply {
             view: self.view.number(),
-            lives: self.lives.hash(),
+            incarnations: self.incarnations.hash(),
             sync: self.log.durable(),
             bound: self.receiver.bound_for(frontend, ctx),
         };

@@ -14,6 +14,7 @@
 
 use super::{
     Nezha, Part, Placed, Record, Vote,
+    bug::Bug,
     changing::Changing,
     dom::{Name, Stamp},
     entry::{Entry, name_of, page},
@@ -21,7 +22,6 @@ use super::{
     leader_state::LeaderState,
     message::PART_BYTES,
     placements::NAMES_MAX,
-    plant::Plant,
     quorum::survivor_quorum,
     replica::Phase,
 };
@@ -59,7 +59,7 @@ impl Nezha {
         self.view.suspected_by(from, ctx.now());
         match &mut self.phase {
             Phase::Leader(_) => {
-                // It lives, and says so.
+                // It reports that it runs.
                 let part = self.log_modification(self.log.sync().next(), 0, 0);
                 self.send(from, part, ctx);
             }
@@ -88,9 +88,9 @@ impl Nezha {
         self.replies.clear();
     }
 
-    /// A leader leaves its view for the next one that one of these leads, if possible somebody who
-    /// is heard and has most of the log: the others would wait for a silent leader until they
-    /// suspect it, and for one that lags until it has caught up.
+    /// A leader leaves its view for the next one that one of these leads, if possible a member that
+    /// is heard and has most of the log. Otherwise the others would wait for a silent leader until
+    /// they suspect it, or for one that lags until it has caught up.
     pub(super) fn hand_off(&mut self, among: ReplicaSet, ctx: &mut Context<'_, Self>) {
         let Phase::Leader(lead) = &self.phase else {
             return;
@@ -247,7 +247,7 @@ impl Nezha {
         let names: BTreeSet<Name> = copied.iter().map(|stamp| stamp.name).collect();
         let mut held: BTreeMap<Stamp, usize> = BTreeMap::new();
         for (id, vote) in qualified() {
-            if *id == own && self.planted(Plant::OwnLogUncounted) {
+            if *id == own && self.injected(Bug::OwnLogUncounted) {
                 continue;
             }
             let theirs: BTreeSet<Stamp> = vote.unsynced.iter().copied().collect();
@@ -287,7 +287,7 @@ impl Nezha {
             return;
         }
         let Some((copied, survivors)) = self.plan(&votes) else {
-            // Somebody knows more slots than it could tell: by its log, or by its state.
+            // A voter knows more slots than its vote could hold: by its log, or by its state.
             let kept = votes.iter().map(|(_, vote)| vote.kept).max();
             if let Some(kept) = kept.filter(|kept| *kept > commit.next()) {
                 self.fetch(kept.previous(), ctx);
@@ -318,7 +318,7 @@ impl Nezha {
         let candidates: Vec<Entry> = survivors.iter().filter_map(entry).collect();
         for survivor in candidates {
             let above =
-                !self.planted(Plant::SurvivorsAboveSyncPoint) || survivor.stamp.deadline > last;
+                !self.injected(Bug::SurvivorsAboveSyncPoint) || survivor.stamp.deadline > last;
             if above && marks.admit(survivor.stamp, &survivor.footprint) {
                 marks.note(survivor.stamp, &survivor.footprint);
                 entries.push(survivor);
@@ -434,7 +434,7 @@ impl Nezha {
         }
         self.trust_leader(ctx);
         self.phase = Phase::Joining(Joining::new(state_lost, ctx.now()));
-        if self.planted(Plant::JoinsAtOnce) && !state_lost {
+        if self.injected(Bug::JoinsAtOnce) && !state_lost {
             self.begin(Vec::new(), ctx);
             self.phase = Phase::Follower;
             return;
@@ -485,7 +485,7 @@ impl Nezha {
         }
         let placed = self.log.iter_from(first).map(|(_, entry)| entry.placed());
         let (entries, bytes) = page(placed, |placed| &placed.batch);
-        // The page before may still be queued: whoever joins asks again.
+        // The page before may still be queued: a replica that joins asks again.
         if !ctx.takes(from, bytes + PART_BYTES) {
             return ctx.mark("a page waits for room");
         }

@@ -1,6 +1,6 @@
 //! The view that a replica is in, its leader, and who suspects it.
 
-use super::{Lives, Promised, quorum::leader_of};
+use super::{Incarnations, Promised, quorum::leader_of};
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
@@ -57,11 +57,11 @@ impl ViewState {
     }
 
     /// The promise, together with what is known of the members.
-    pub fn promised(&self, lives: &Lives) -> Promised {
+    pub fn promised(&self, incarnations: &Incarnations) -> Promised {
         Promised {
             view: self.number,
             view_normal: self.number_normal,
-            lives: lives.clone(),
+            incarnations: incarnations.clone(),
         }
     }
 

@@ -7,15 +7,15 @@
 //!   coin elects one of those that completed ◄── n-f Complete ◄── Complete ◄── n-f┘
 //! ```
 //!
-//! A replica that sees somebody's level 2 before its own level 1 has its votes puts its own level
-//! 2 upon that one's level 1, which has them (R3).
+//! A replica that sees another's level 2 before its own level 1 has its votes puts its own level 2
+//! upon that one's level 1, which has them (R3).
 
 use super::{
     Block, BlockId, Certificate, Message, Racs, Record, Why,
+    bug::Bug,
     fallback::Fallback,
     message::MESSAGE_BYTES,
     outbox::Due,
-    plant::Plant,
     quotes::{Quote, completed, quote, shortened},
     replica::Mode,
     tree::Place,
@@ -51,10 +51,10 @@ impl Racs {
         fallback.level_1().filter_map(held).collect()
     }
 
-    /// What is waited for and what `parent` does not lead to: by this replica's clients first,
-    /// then what was forwarded to it while it led, and what stands in the blocks `beside` it.
-    /// Only one block of level 2 counts in a view, so each is to have the requests of all.
-    /// With the places of those that stand beside it.
+    /// The waiting batches to which `parent` does not lead: of this replica's clients first, then
+    /// those forwarded to it while it led, and those in the blocks `beside` it. Only one block of
+    /// level 2 counts in a view, so each is to have the requests of all. With the places of those
+    /// that stand beside it.
     fn batches_above(&self, parent: BlockId, beside: &[Arc<Block>]) -> (Vec<Bytes>, Vec<Quote>) {
         let path = self.tree.path(parent);
         let mut there: BTreeSet<_> = path
@@ -66,7 +66,7 @@ impl Racs {
         type Candidate<'a> = (RequestKey, &'a Bytes, Option<(BlockId, u32)>);
         let own = self.relay.kept.iter().filter(|_| direct);
         let own: Vec<Candidate<'_>> = own.map(|(key, batch)| (key, batch, None)).collect();
-        // What others wait for stands upon what they asked for before: that must be there, too.
+        // Requests of others stand upon their earlier ones: those must be there, too.
         let root = self.tree.root().id;
         let leads_to = |id: BlockId| id == root || path.iter().any(|block| block.id == id);
         let forwarded = match &self.mode {
@@ -110,7 +110,8 @@ impl Racs {
             return;
         };
         if level == 1 && !self.view.is_above(parent) {
-            // What this mode elected is known already: only its certificate is missing here.
+            // The block elected by this mode is known already: only its certificate is missing
+            // here.
             return;
         }
         let time = Self::time_after(time, ctx);
@@ -175,7 +176,7 @@ impl Racs {
         self.show(id, true, self.me.others(), ctx);
     }
 
-    /// Shows an own block, quoting or whole. Who has no room for it is owed the whole one.
+    /// Shows an own block, quoting or whole. A replica without room for it is owed the whole block.
     fn show(&mut self, id: BlockId, quoting: bool, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
         let Some(mut block) = self.tree.get(id).cloned() else {
             return;
@@ -289,14 +290,14 @@ impl Racs {
     }
 
     /// Votes for what has come, and continues to level 2 and to the end. True when something moved.
-    pub(super) fn go_on_asynchronously(&mut self, ctx: &mut Context<'_, Self>) -> bool {
+    pub(super) fn continue_asynchronously(&mut self, ctx: &mut Context<'_, Self>) -> bool {
         if !matches!(self.mode, Mode::Asynchronous(_)) {
             return false;
         }
         self.take_early();
         self.take_quoting(ctx);
         let mut moved = self.vote_for_waiting(ctx);
-        let quorum = self.me.majority() - usize::from(self.planted(Plant::MinorityCommits));
+        let quorum = self.me.majority() - usize::from(self.injected(Bug::MinorityCommits));
         let Some(fallback) = self.fallback() else {
             return moved;
         };
@@ -373,7 +374,7 @@ impl Racs {
         fallback.voted(id);
         let vote = Message::VoteAsync {
             block: id,
-            lives: self.peers.incarnations(),
+            incarnations: self.peers.incarnations(),
         };
         ctx.send(id.owner, Lane::Control, &vote);
     }

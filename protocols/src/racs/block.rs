@@ -23,7 +23,7 @@ pub struct BlockId {
     pub level: u8,
     /// Its place in the chain: one above its parent's.
     pub round: u64,
-    /// Who made it.
+    /// Its creator.
     pub owner: ReplicaId,
 }
 
@@ -72,12 +72,12 @@ pub struct Mark {
     /// Whose reads.
     pub replica: ReplicaId,
     /// Which run of that replica, drawn at its start.
-    pub life: u64,
+    pub run: u64,
     /// Up to which of its rounds of reads.
     pub sequence: u64,
 }
 
-wire! { struct Mark [18] { replica, life, sequence } }
+wire! { struct Mark [18] { replica, run, sequence } }
 
 /// A block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ impl Block {
         Slot(self.first.0 + more)
     }
 
-    /// What it takes in memory and on the wire, about.
+    /// Its approximate size in memory and on the wire.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let batches: usize = self.batches.iter().map(|batch| batch.len() + 4).sum();

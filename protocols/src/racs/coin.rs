@@ -1,5 +1,5 @@
-//! The common coin: for each view the same replica everywhere, and nobody can tell before whom
-//! but those who know the cluster's secret.
+//! The common coin: for each view the same replica everywhere. Only replicas that know the
+//! cluster's secret can tell it before.
 
 use quintet_replica::{Epoch, ReplicaId};
 use rand_chacha::{
@@ -27,13 +27,13 @@ impl Coin {
         }
     }
 
-    /// A coin that others do not share: a injected bug.
-    pub const fn spoil(&mut self, id: ReplicaId) {
+    /// A coin that others do not share: an injected bug.
+    pub const fn corrupt(&mut self, id: ReplicaId) {
         self.secret[0] ^= id.0 as u8 + 1;
     }
 
-    /// Who is elected in the asynchronous mode of this view.
-    pub fn flip(&self, view: u64) -> ReplicaId {
+    /// The elected replica in the asynchronous mode of this view.
+    pub fn elected(&self, view: u64) -> ReplicaId {
         let mut random = ChaCha20Rng::from_seed(self.secret);
         random.set_stream(DOMAIN ^ self.epoch);
         // One block of key stream per view.
@@ -70,10 +70,10 @@ mod tests {
         let mut count = vec![0; 5];
         let (mut epochs, mut secrets) = (0, 0);
         for view in 0..5000 {
-            let side = coin(1, 7).flip(view);
+            let side = coin(1, 7).elected(view);
             count[side.index()] += 1;
-            epochs += u32::from(coin(2, 7).flip(view) == side);
-            secrets += u32::from(coin(1, 8).flip(view) == side);
+            epochs += u32::from(coin(2, 7).elected(view) == side);
+            secrets += u32::from(coin(1, 8).elected(view) == side);
         }
         assert!(
             count.iter().all(|count| (850..1150).contains(count)),

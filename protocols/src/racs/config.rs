@@ -81,7 +81,7 @@ quintet_replica::options! {
         /// all; majority, the half of the others that answers soonest, while the rest fetch them
         /// when they are ordered
         sadl_spread: parsed(sadl::Spread, sadl::Spread::parse) = "all",
-        planted: super::plant::Planted,
+        injected: super::bug::Injected,
     }
     impl Options {
         const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[

@@ -11,7 +11,7 @@
 
 use super::{
     BlockId, Config, Message, Racs, Record,
-    plant::Plant,
+    bug::Bug,
     replica::{Mode, Timer},
 };
 use crate::sadl::{self, Dissemination, Heads, Host, Limits, Name, News, Range, Way};
@@ -44,7 +44,7 @@ impl Racs {
             window_bytes: config.window_bytes,
             page_bytes: config.batch_bytes_max,
             history_bytes: config.log_memory_bytes,
-            hasty: config.planted.is(Plant::BatchVoteNotDurable),
+            hasty: config.injected.is(Bug::BatchVoteNotDurable),
         }
     }
 
@@ -85,13 +85,13 @@ impl Racs {
             .map(|(key, batch)| (key, batch.clone()))
             .collect();
         if self.disseminates() {
-            self.relay.kept.pass_on_nothing();
+            self.relay.kept.forward_nothing();
             for (key, batch) in waiting {
                 self.sadl.replicate(key, batch);
             }
             return;
         }
-        // What has no name yet will not get one.
+        // A waiting batch without a name will not get one.
         self.sadl.drop_waiting(&|_| true);
         let knows_leader = self.sync.knows_leader();
         match &mut self.sync.lead {
@@ -101,7 +101,7 @@ impl Racs {
                 }
             }
             Some(_) => {}
-            None if knows_leader => self.relay.kept.pass_on_all(),
+            None if knows_leader => self.relay.kept.forward_all(),
             None => {}
         }
     }
@@ -119,7 +119,7 @@ impl Racs {
         heads
     }
 
-    /// What a block upon this one may name.
+    /// The ranges that a block upon this one may name.
     pub(super) fn ranges_above(&self, parent: BlockId) -> Vec<Range> {
         if self.sadl.silent() {
             return Vec::new();
@@ -148,14 +148,14 @@ impl Racs {
         }
     }
 
-    /// Whether all of these batches are here, or executed. What is missing is asked for.
+    /// Whether all of these batches are here, or executed. Missing ones are requested.
     pub(super) fn have_batches(
         &mut self,
         ranges: &[Range],
         from: ReplicaId,
         ctx: &mut Context<'_, Self>,
     ) -> bool {
-        if self.planted(Plant::BatchesNotRecovered) && matches!(self.mode, Mode::Recovering(_)) {
+        if self.injected(Bug::BatchesNotRecovered) && matches!(self.mode, Mode::Recovering(_)) {
             return true;
         }
         let mut ranges = ranges.iter().copied();

@@ -14,8 +14,8 @@
 
 use super::{
     Block, BlockId, Message, Racs, Summary, Why,
+    bug::Bug,
     message::MESSAGE_BYTES,
-    plant::Plant,
     replica::{Mode, Timer},
     tree::{Chain, Place, Root},
 };
@@ -36,7 +36,7 @@ impl Racs {
         self.tree.insert(block, (self.config.window * 4, bytes_max))
     }
 
-    /// What is decided is further away than what a link's loss can explain.
+    /// Whether the decided chain is further away than a link's loss can explain.
     fn far_behind(&self) -> bool {
         let reached = self.tree.reached().round.max(self.tree.root().id.round);
         self.tree.decided().round > reached + self.config.window as u64 * 4
@@ -44,7 +44,7 @@ impl Racs {
 
     /// A block is decided, says a peer.
     pub(super) fn learn(&mut self, decided: BlockId, from: ReplicaId, ctx: &mut Context<'_, Self>) {
-        // What is here already can be executed while something higher is still on its way.
+        // The blocks that are here can be executed while a higher one is still on its way.
         if decided.round > self.tree.reached().round && self.tree.connected(decided) {
             self.tree.reach(decided);
         }
@@ -202,7 +202,7 @@ impl Racs {
         if self.me.others().is_empty() || !decided && self.far_behind() {
             return;
         }
-        // What is here and not decided yet is not missing, whichever replica names it.
+        // A block that is here and not decided yet is not missing, whichever replica names it.
         let Place::Missing(missing) = self.tree.place(tip) else {
             return;
         };
@@ -234,7 +234,7 @@ impl Racs {
         }
         let mut have = self.tree.steps(self.tree.high());
         let here = |id: &BlockId| self.tree.connected(*id);
-        // What came for another question may lead to this one, too.
+        // A page that came for another question may lead to this one, too.
         let pages = self.missing.pages();
         have.extend(pages.chain([self.tree.reached()]).filter(here));
         have.sort_unstable_by_key(|id| core::cmp::Reverse((id.round, *id)));
@@ -352,8 +352,9 @@ impl Racs {
     }
 
     pub(super) fn on_trimmed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
-        // Any newer state helps. Only so much is asked for, not what that peer has trimmed: it may
-        // be gone, or come back from a restart with less, and nobody else have as much.
+        // Any newer state helps. Only the state up to this end is requested, not what that peer has
+        // trimmed: it may be gone, or come back from a restart with less, and no other replica have
+        // as much.
         let end = self.tree.root().end;
         if slot > end {
             ctx.mark("needs trimmed blocks");
@@ -384,7 +385,7 @@ impl Racs {
         self.sadl.install(&summary.heads);
         self.sadl.trim(slot, ctx);
         let before = self.way();
-        if !self.planted(Plant::SwitchUnsaved) {
+        if !self.injected(Bug::SwitchUnsaved) {
             self.hybrid.install(summary.course);
         }
         if self.way() != before {
@@ -393,7 +394,7 @@ impl Racs {
         self.missing.drop_found(&self.tree);
         self.reads.repeat();
         if self.sync.is_heard() {
-            self.relay.kept.pass_on_all();
+            self.relay.kept.forward_all();
         }
         self.on_progress(root.id, ctx.now());
     }

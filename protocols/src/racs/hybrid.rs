@@ -33,7 +33,7 @@ const SOON: u32 = 2;
 /// How often the least time doubles.
 const DOUBLED_MAX: u32 = 4;
 
-/// What is ordered about the way: the same at every replica that has executed as much.
+/// The ordered state of the mode: the same at every replica that has executed as much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Course {
     /// The way now.
@@ -59,7 +59,7 @@ pub(super) struct Hybrid {
     /// Of the last whole window: commands per second, median latency in microseconds (0: none).
     throughput: u64,
     median: u32,
-    /// What the members told of theirs.
+    /// The members' reports.
     told: Vec<u32>,
     /// How many windows in a row asked for the other way.
     asked: u32,

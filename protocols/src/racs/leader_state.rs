@@ -1,4 +1,4 @@
-//! What only a view's leader keeps.
+//! State that only a view's leader keeps.
 
 use super::{BlockId, Config, Mark, view_timing::known};
 use crate::sadl::Way;
@@ -168,7 +168,7 @@ impl LeaderState {
 
     pub fn assert_invariants(&self, members: usize, view: u64, high: BlockId) {
         assert!(self.votes.len() == members);
-        // What the coin elected may have replaced the own blocks, when others told of it.
+        // The block elected by the coin may have replaced the own blocks, when others told of it.
         let own = high.view == view && high.level == 0;
         let mut votes = self.votes.iter().flatten();
         assert!(

@@ -1,4 +1,4 @@
-//! What RACS sends and what it writes to disk.
+//! The messages of RACS and its records on disk.
 //!
 //! ```text
 //!   frontend ─ Request ──────► replica ── Forward ───► leader of the view
@@ -7,7 +7,7 @@
 //!   replica ── ProposeAsync ─► all ────── VoteAsync ─► its maker ── Complete ──► all
 //!   replica ── NewView ──────► next leader
 //!   anybody ── Fetch ────────► anybody ── Blocks, Trimmed, Exit ──► asker
-//!   forgetful  Recover ──────► all ────── RecoverOk ─► forgetful
+//!   restarted  Recover ──────► all ────── RecoverOk ─► restarted
 //! ```
 
 use super::{
@@ -39,8 +39,8 @@ pub struct Certificate {
 /// The answer of a replica to one that has lost its state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Answer {
-    /// The sender has forgotten, too.
-    pub forgot: bool,
+    /// The sender has lost its state, too.
+    pub state_lost: bool,
     /// The sender's view.
     pub view: u64,
     /// Its highest block.
@@ -92,8 +92,8 @@ pub enum Message {
         tip: BlockId,
         /// The stamp of the newest proposal seen.
         stamp: u64,
-        /// The life of each member as the voter knows it.
-        lives: Vec<Incarnation>,
+        /// The incarnation of each member as the voter knows it.
+        incarnations: Vec<Incarnation>,
         /// How long the voter's own requests take, their median in microseconds; 0: it has none.
         median: u32,
     },
@@ -105,7 +105,7 @@ pub enum Message {
         high: BlockId,
         /// The last block that it knows to be decided.
         decided: BlockId,
-        /// The sender is the leader and about to stop: nobody need wait.
+        /// The sender is the leader and about to stop: the receivers need not wait.
         leaving: bool,
         /// The sender's newest reads that want a marker.
         mark: Option<Mark>,
@@ -121,8 +121,8 @@ pub enum Message {
     VoteAsync {
         /// The block.
         block: BlockId,
-        /// The life of each member as the voter knows it.
-        lives: Vec<Incarnation>,
+        /// The incarnation of each member as the voter knows it.
+        incarnations: Vec<Incarnation>,
     },
     /// The sender's block of level 2 has a quorum.
     Complete {
@@ -155,7 +155,7 @@ pub enum Message {
     },
     /// An answer to `Fetch`: the oldest of them.
     Blocks {
-        /// What was asked for.
+        /// The requested block.
         tip: BlockId,
         /// The blocks, oldest first.
         blocks: Vec<Arc<Block>>,
@@ -169,16 +169,16 @@ pub enum Message {
         /// The slot.
         slot: Slot,
     },
-    /// I have forgotten what I acknowledged.
+    /// I have lost what I acknowledged.
     Recover {
-        /// The sender's new life.
+        /// The sender's new incarnation.
         incarnation: Incarnation,
         /// Given back in the answer.
         nonce: u64,
         /// It knows what it needs and waits for a view above this one.
         above: Option<u64>,
     },
-    /// What the sender holds, to one that has forgotten.
+    /// The blocks that the sender holds, to one that has lost its state.
     RecoverOk {
         /// Of the question.
         nonce: u64,
@@ -217,17 +217,17 @@ impl Codec<Option<u64>> for Padded {
 
 request_message!(Message);
 
-wire! { struct Answer { forgot, view as View, high, fall, decided, held } }
+wire! { struct Answer { state_lost, view as View, high, fall, decided, held } }
 wire! {
     enum Message {
         0 = Request(request),
         1 = Taken(receipt),
         2 = Forward { mark, batches },
         3 = Propose { view as View, tip, decided, stamp, round_trip, answer, blocks },
-        4 = Vote { view as View, tip, stamp, lives as PerMember, median },
+        4 = Vote { view as View, tip, stamp, incarnations as PerMember, median },
         5 = Timeout { view as View, high, decided, leaving, mark },
         6 = ProposeAsync { block, quotes },
-        7 = VoteAsync { block, lives as PerMember },
+        7 = VoteAsync { block, incarnations as PerMember },
         8 = Complete { block },
         9 = NewView { view as View, high, certificate },
         10 = Exit { certificate, decided },
@@ -269,7 +269,7 @@ wire! {
     struct Promised { view as View, stopped, asynchronous, high, certificate, chain as Number }
 }
 
-/// What a record says of its block.
+/// The kind of a record about its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Why {
@@ -288,18 +288,18 @@ pub enum Why {
 pub enum Record {
     /// Of the order.
     Block {
-        /// What it says.
+        /// The reason of the record.
         why: Why,
         /// About which block.
         id: BlockId,
         /// The block, unless an earlier record has it.
         block: Option<Arc<Block>>,
-        /// What its last batches, which are left out, are in other records.
+        /// The quotes of its last batches, which are left out, from other records.
         quotes: Vec<Quote>,
     },
     /// A disseminated batch.
     Batch {
-        /// What it is called.
+        /// Its name.
         name: Name,
         /// The batch.
         batch: Bytes,
@@ -372,7 +372,7 @@ impl Wire for Record {
     }
 }
 
-/// What a snapshot must carry: the block that it ends with.
+/// The protocol's part of a snapshot: the block that it ends with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The last decided block.

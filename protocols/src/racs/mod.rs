@@ -41,7 +41,7 @@
 //! | `Exit` | replica, one behind | how that view ended: n-f completions |
 //! | `Fetch`, `Blocks`, `Trimmed` | replica, replica | what leads to this block? these; no longer kept |
 //! | `Sadl` | replica, replica | batches before they are ordered: see [`crate::sadl`] |
-//! | `Recover`, `RecoverOk` | forgetful, all; back | I forgot; what I hold |
+//! | `Recover`, `RecoverOk` | restarted, all; back | I lost my state; what I hold |
 //!
 //! # Safety
 //!
@@ -62,17 +62,17 @@
 //!    highest of its view or below a later one that extends it.
 //! 7. A leader proposes in its view only after n-f new-views, and continues from the highest block
 //!    among them and its own.
-//! 8. What is reported counts only once it is here with all that leads to it, so no report of a
-//!    block that died with its holder can stop anything: n-f others have reports that count.
+//! 8. A reported block counts only once it is here with all that leads to it. So a report of a
+//!    block that died with its holder can stop nothing: n-f others have reports that count.
 //! 9. With `dissemination=sadl` blocks name batches instead of carrying them. Only what n-f hold is
 //!    named; what a block names follows what its ancestors name, so each batch has one slot. A
 //!    decided block is executed when all that it names is here.
-//! 10. Who forgot: see `recovery.rs`. Reads: see `reads.rs`.
+//! 10. A replica that lost its state: see `recovery.rs`. Reads: see `reads.rs`.
 //!
 //! # Deviations
 //!
 //! From Algorithm 1, which loses decided blocks and may come to rest as it is printed. Each weaker
-//! rule is kept as a injected bug.
+//! rule is kept as an injected bug.
 //!
 //! - *Line 35* (R1). `block_high` is replaced only by a higher one, and is the block that the own
 //!   round continues. After a timeout in v nothing of v is voted for or proposed synchronously,
@@ -88,9 +88,9 @@
 //!   a level 2 upon it. A missing level 1 is fetched by id.
 //! - *Sets* (R4, R13). B_fall, votes and completions are kept per view; distinct senders count,
 //!   and each block's maker must be its sender.
-//! - *Line 26* (R5). What is known to be decided never goes back, and is executed when all of it
-//!   is here. Missing blocks are asked for by id, of the sender first and then of all others in
-//!   turn; what others no longer keep comes as a state.
+//! - *Line 26* (R5). A block known to be decided never goes back, and is executed when all of it is
+//!   here. Missing blocks are asked for by id, of the sender first and then of all others in turn;
+//!   what others no longer keep comes as a state.
 //! - *Line 13* (R6). A view's leader waits for n-f new-views, in the first view too; line 12 sets
 //!   the round.
 //! - *Timers* (R7). The leader watches its own progress; timeouts, new-views and asynchronous
@@ -120,7 +120,7 @@
 //!   blocks that lost stay with the replica whose clients sent them, which forwards or proposes
 //!   them again unless the chain has them; sessions find what was ordered twice all the same.
 //! - *The coin* (R11, R18) is a pseudo-random function of the cluster's secret, the epoch and the
-//!   view, drawn without bias; leaders take turns. Who knows the secret can predict it.
+//!   view, drawn without bias; leaders take turns. A holder of the secret can predict it.
 //! - *Restarts* (R12). Promise and blocks are on disk before they are spoken of; a restarted
 //!   leader stands back for the rest of its view. In memory durability see `recovery.rs`; a
 //!   replica that comes back costs the others one view.
@@ -129,8 +129,8 @@
 //! - *Whose commands the coin elects* (R10, R16). The paper's clients send to all replicas, so any
 //!   elected block has what all wait for. Here each asks one; a block of level 2 takes along what
 //!   stands in the others' blocks of level 1, and an old leader's what it had been sent and could
-//!   not propose, within half a block, and only where what they stand upon is there. What went to
-//!   all in a level 1 is quoted, not sent again: see `quotes.rs`.
+//!   not propose, within half a block, and only where what they stand upon is there. Batches that
+//!   went to all in a level 1 are quoted, not sent again: see `quotes.rs`.
 //! - *Repeats.* Blocks and batches are large: what nothing was lost of is sent again only after
 //!   four timers, and then ever more rarely. Whose votes are late is late in all.
 //! - *Commands at other replicas* (R16) are forwarded to the leader, right behind the new-view, or
@@ -146,7 +146,7 @@
 // One replica: its state, and which handler each event reaches.
 mod replica;
 
-// What it does, as `impl Racs`, in the order of a request's way.
+// The handlers, as `impl Racs`, in the order of a request's way.
 mod asynchronous;
 mod dissemination;
 mod fetch;
@@ -158,6 +158,7 @@ mod views;
 
 // Its parts: each has private fields and knows nothing of the replica.
 mod block;
+mod bug;
 mod coin;
 mod config;
 mod fallback;
@@ -167,7 +168,6 @@ mod message;
 mod missing;
 mod outbox;
 mod peers;
-mod plant;
 mod quotes;
 mod read_queue;
 mod relay;
@@ -180,10 +180,10 @@ mod view_timing;
 mod tests;
 
 pub use block::{Block, BlockId, Mark};
+#[cfg(feature = "bugs")]
+pub use bug::Bug;
 pub use config::{Config, Dissemination};
 pub use hybrid::Course;
 pub use message::{Certificate, Message, Promised, Record, Summary, Why};
-#[cfg(feature = "plant")]
-pub use plant::Plant;
 pub use quotes::Quote;
 pub use replica::{Frontend, Racs, Timer};

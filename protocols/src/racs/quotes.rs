@@ -7,7 +7,7 @@
 //!                                            time to repeat, and said whole by its maker
 //! ```
 //!
-//! What is held, fetched and voted for is the complete block. The message is shorter, and so is the
+//! Replicas hold, fetch and vote for the complete block. The message is shorter, and so is the
 //! journal's record where the journal holds the quoted blocks: what is quoted may be trimmed
 //! earlier, so before each trim `write_quoting` writes such blocks complete.
 
@@ -30,7 +30,7 @@ impl Quote {
     /// How many bytes it takes.
     pub const SIZE: usize = BlockId::SIZE + 4 + 4;
 
-    /// What comes next after it.
+    /// The position behind it.
     const fn end(&self) -> Option<u32> {
         self.first.checked_add(self.count)
     }

@@ -5,7 +5,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use core::time::Duration;
 use quintet_replica::{Bytes, ReplicaId, Time, limits, parts::RequestKey};
 
-/// Reads that have not been answered for this long are forgotten: their frontend gave up.
+/// Reads that have not been answered for this long are dropped: their frontend gave up.
 const WAITING_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Hash)]
@@ -21,7 +21,7 @@ struct Read {
 pub(super) struct ReadQueue {
     own: ReplicaId,
     /// Tells the reads of this run from those of earlier ones.
-    life: u64,
+    run: u64,
     waiting: VecDeque<Read>,
     keys: BTreeSet<RequestKey>,
     bytes: usize,
@@ -33,7 +33,7 @@ impl ReadQueue {
     pub const fn new(own: ReplicaId) -> Self {
         Self {
             own,
-            life: 0,
+            run: 0,
             waiting: VecDeque::new(),
             keys: BTreeSet::new(),
             bytes: 0,
@@ -43,12 +43,12 @@ impl ReadQueue {
 
     /// A number that no earlier run of this process has had.
     pub const fn start(&mut self, random: u64) {
-        self.life = random;
+        self.run = random;
     }
 
     /// Whether the marker is of this run of the process.
     pub fn owns(&self, mark: &Mark) -> bool {
-        mark.replica == self.own && mark.life == self.life
+        mark.replica == self.own && mark.run == self.run
     }
 
     /// Whether a read waits already.
@@ -94,7 +94,7 @@ impl ReadQueue {
         self.said = self.said.max(sequence);
         Some(Mark {
             replica: self.own,
-            life: self.life,
+            run: self.run,
             sequence,
         })
     }

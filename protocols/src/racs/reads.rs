@@ -5,11 +5,11 @@
 //!   query(at_least = the block's last slot) ◄── the block is decided
 //! ```
 //!
-//! The block was made after the reads came. What was acknowledged before they came was decided
-//! before the block was made, so it stands before it in the one decided chain: the state behind
-//! the block shows it, whichever replica leads now.
+//! The block was made after the reads came. Writes acknowledged before they came were decided
+//! before the block was made, so they stand before it in the one decided chain: the state behind
+//! the block shows them, whichever replica leads now.
 
-use super::{Racs, plant::Plant};
+use super::{Racs, bug::Bug};
 use quintet_replica::{
     Bytes, Context,
     parts::{RequestKey, reject_read},
@@ -17,7 +17,7 @@ use quintet_replica::{
 
 impl Racs {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        if self.planted(Plant::ReadsUnmarked) {
+        if self.injected(Bug::ReadsUnmarked) {
             return ctx.query(batch, self.tree.root().end, false, key.0, &());
         }
         if self.reads.contains(key) {

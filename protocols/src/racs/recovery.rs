@@ -3,25 +3,25 @@
 //! ```text
 //!   first boot ──► view 1, new-view to its leader
 //!   journal ─────► the view and mode of the promise, its blocks, what was voted for
-//!   forgot ──────► Recover ──► all
-//!                  ◄── RecoverOk{view, high, B_fall} from n-f others that have not forgotten
+//!   restarted ───► Recover ──► all
+//!                  ◄── RecoverOk{view, high, B_fall} from n-f others that have not lost their state
 //!                  highest of all is connected here ──► out of every view up to the highest one
 //!                  ──► Recover{above} until a later view begins ──► takes part again
 //! ```
 //!
-//! Why this is enough (R12). Before it forgot, this replica voted only in views up to its durable
-//! promise. Let a block have been decided with such a vote: of the other replicas f voted for it,
-//! too, and one of them is among the f+1 that answered. If it voted before it answered, its
-//! answer shows the block, as its highest one or in its B_fall. If it voted later, it knew the
-//! new life, and its vote tells the counter so, who then no longer counts the old vote (`lives`).
-//! The same holds of votes for disseminated batches (see [`crate::sadl`]): an answer counts once
-//! all that it lists is here; what its sender has executed is decided.
-//! So what this replica says in later views covers all that its old votes helped to decide. In
-//! the views up to the highest that was told of or promised, it says nothing at all.
+//! Why this is enough (R12). Before it lost its state, this replica voted only in views up to its
+//! durable promise. Let a block have been decided with such a vote: of the other replicas f voted
+//! for it, too, and one of them is among the f+1 that answered. If it voted before it answered, its
+//! answer shows the block, as its highest one or in its B_fall. If it voted later, it knew the new
+//! incarnation, and its vote says so to the counter, which then no longer counts the old vote
+//! (`incarnations`). The same holds of votes for disseminated batches (see [`crate::sadl`]): an
+//! answer counts once all that it lists is here; what its sender has executed is decided. So what
+//! this replica says in later views covers all that its old votes helped to decide. In the views up
+//! to the highest that was told of or promised, it says nothing at all.
 //!
 //! # A journal whose highest block lost
 //!
-//! What is decided may lie beside the highest block (see "Deviations" in the module), and a
+//! Decided blocks may lie beside the highest block (see "Deviations" in the module), and a
 //! checkpoint there trims the journal below its last slot, whichever branch a record is of. So the
 //! records of a branch that lost may come back without what leads to them. Let a journal be whole,
 //! which the store sees to, and a block that this replica spoke of not be connected to the
@@ -39,9 +39,9 @@
 
 use super::{
     Block, BlockId, Message, Promised, Racs, Record, Summary, Why,
+    bug::Bug,
     fallback::Fallback,
     message::Answer,
-    plant::Plant,
     quotes::completed,
     replica::{Mode, Timer},
     tree::Root,
@@ -54,7 +54,7 @@ use quintet_replica::{Context, Incarnation, Lane, Recovered, ReplicaId, parts::S
 /// Too many others have lost their state for this long: it does not end by itself.
 const LOST_MAX: Duration = Duration::from_secs(5);
 
-/// What the journal told of the asynchronous mode.
+/// The journal's records of the asynchronous mode.
 #[derive(Debug, Default, Hash)]
 pub(super) struct Found {
     asynchronous: bool,
@@ -76,12 +76,12 @@ impl Racs {
             promise,
             checkpoint,
             records,
-            forgot,
+            state_lost,
             ..
         } = recovered;
         let promise = promise.unwrap_or_default();
         let trimmed = checkpoint.is_some();
-        let promise = if self.planted(Plant::PromiseForgotten) {
+        let promise = if self.injected(Bug::PromiseLost) {
             Promised::default()
         } else {
             promise
@@ -157,15 +157,15 @@ impl Racs {
                 Why::Fall | Why::Own | Why::Held => {}
             }
         }
-        let reused = self.planted(Plant::ChainReused);
+        let reused = self.injected(Bug::ChainReused);
         self.sadl.begin(if reused { 1 } else { chain + 1 });
         self.tree.drop_unconnected(u64::MAX);
         spoken_of.sort_unstable_by_key(|id| self.tree.rank(*id));
         let highest = spoken_of.last().copied().unwrap_or_default();
         let above = self.tree.outranks(highest);
         let missing = above && !self.tree.connected(highest);
-        let halts = self.planted(Plant::LostBranchHalts);
-        if missing && !forgot && (halts || !trimmed) {
+        let halts = self.injected(Bug::LostBranchHalts);
+        if missing && !state_lost && (halts || !trimmed) {
             return None;
         }
         if let Some(high) = spoken_of
@@ -187,7 +187,7 @@ impl Racs {
         Some(found)
     }
 
-    /// A first boot, or a restart that has forgotten nothing.
+    /// A first boot, or a restart that has lost nothing.
     pub(super) fn start(&mut self, first_boot: bool, found: Found, ctx: &mut Context<'_, Self>) {
         if first_boot || self.view.number() == 0 {
             return self.enter_view(1, ctx);
@@ -234,7 +234,7 @@ impl Racs {
         self.arm_repeat(ctx);
         self.outbox.want();
         if self.view.leader() == self.me.id() {
-            if self.planted(Plant::LeaderGoesOn) {
+            if self.injected(Bug::LeaderContinues) {
                 return self.enter_view(self.view.number(), ctx);
             }
             // It may have proposed blocks that it does not remember: it makes none in this view.
@@ -247,7 +247,7 @@ impl Racs {
         if !self.me.can_recover() {
             return self.me.halt_lost(ctx);
         }
-        ctx.mark("recovers what it forgot");
+        ctx.mark("recovers what it lost");
         self.mode = Mode::Recovering(StateLoss::new(ctx.random(), self.me.members()));
         self.view.unstop();
         self.outbox.want();
@@ -288,7 +288,7 @@ impl Racs {
         ctx: &mut Context<'_, Self>,
     ) {
         if incarnation < self.peers.incarnation(from) {
-            return ctx.mark("ignored: question of an earlier life");
+            return ctx.mark("ignored: question of an earlier incarnation");
         }
         if let Some(above) = above {
             if above < self.view.number() {
@@ -303,7 +303,7 @@ impl Racs {
             _ => Vec::new(),
         };
         let answer = Answer {
-            forgot: matches!(self.mode, Mode::Recovering(_)),
+            state_lost: matches!(self.mode, Mode::Recovering(_)),
             view: self.view.number(),
             high: self.tree.high(),
             fall,
@@ -328,7 +328,7 @@ impl Racs {
         }
         let decided = answer.decided;
         recovery.answered(from, answer);
-        recovery.count_lost(|answer| answer.forgot, &self.me, ctx.now());
+        recovery.count_lost(|answer| answer.state_lost, &self.me, ctx.now());
         self.learn(decided, from, ctx);
     }
 
@@ -338,7 +338,7 @@ impl Racs {
             return false;
         };
         // Disseminated batches that this replica may have voted for.
-        let answers = recovery.answers().filter(|(_, answer)| !answer.forgot);
+        let answers = recovery.answers().filter(|(_, answer)| !answer.state_lost);
         let mut intact: Vec<(ReplicaId, Answer)> = answers
             .map(|(from, answer)| (from, answer.clone()))
             .collect();

@@ -7,6 +7,7 @@
 
 use super::{
     BlockId, Config, Message, Promised, Record, Summary,
+    bug::Bug,
     coin::Coin,
     fallback::Fallback,
     hybrid::Hybrid,
@@ -15,7 +16,6 @@ use super::{
     missing::Missing,
     outbox::{Due, Outbox},
     peers::Peers,
-    plant::Plant,
     read_queue::ReadQueue,
     relay::Relay,
     sync_state::SyncState,
@@ -35,25 +35,25 @@ use quintet_replica::{
 /// Replicas forward, propose and answer by themselves: the shared frontend is all that is needed.
 pub type Frontend = AttachedFrontend<Racs>;
 
-/// What a replica does in its view.
+/// The role of a replica in its view.
 #[derive(Hash)]
 pub(super) enum Mode {
     /// The view's leader proposes.
     Synchronous,
     /// Everybody proposes, the coin elects.
     Asynchronous(Box<Fallback>),
-    /// It has forgotten what it acknowledged, and asks.
+    /// It has lost what it acknowledged, and asks.
     Recovering(StateLoss<Answer>),
 }
 
 quintet_replica::timers! {
-    /// What wakes a replica.
+    /// The timers of a replica.
     pub enum Timer {
-        /// Patience with the view.
+        /// Timeout with the view.
         View,
         /// A leader is heard although idle.
         Beat,
-        /// What was said last is said again.
+        /// The last message is sent again.
         Repeat,
         /// Missing blocks are asked for again.
         Fetch,
@@ -89,7 +89,7 @@ pub struct Racs {
 impl Racs {
     /// Whether any is: what it breaks is the checkers' to find, not an assertion's.
     fn weak(&self) -> bool {
-        self.config.planted != super::plant::Planted::default()
+        self.config.injected != super::bug::Injected::default()
     }
 
     pub(super) fn promise(&mut self, ctx: &mut Context<'_, Self>) {
@@ -145,7 +145,7 @@ impl Racs {
             last = Some(ctx.persist(slot, &record));
         }
         if let (Some(write), Some(due)) = (last, due) {
-            if self.planted(Plant::VoteNotDurable) {
+            if self.injected(Bug::VoteNotDurable) {
                 return self.on_due(due, ctx);
             }
             self.outbox.say_after(write, due);
@@ -160,17 +160,22 @@ impl Racs {
         }
     }
 
-    /// A peer, or this replica, is in this life of its, or in a later one: what it acknowledged
-    /// before no longer counts.
-    pub(super) fn meet(&mut self, peer: ReplicaId, life: Incarnation, ctx: &mut Context<'_, Self>) {
-        let observed = self.peers.observe(peer, life);
+    /// A peer, or this replica, is in this incarnation of its, or in a later one: what it
+    /// acknowledged before no longer counts.
+    pub(super) fn meet(
+        &mut self,
+        peer: ReplicaId,
+        incarnation: Incarnation,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let observed = self.peers.observe(peer, incarnation);
         if observed == Observed::Known {
             return;
         }
         if observed == Observed::Restarted {
-            ctx.mark("peer came back in a new life");
+            ctx.mark("peer came back in a new incarnation");
         }
-        self.sadl.meet(peer, life);
+        self.sadl.meet(peer, incarnation);
         if let Some(lead) = &mut self.sync.lead {
             lead.forget(peer);
         }
@@ -179,20 +184,20 @@ impl Racs {
         }
     }
 
-    /// The lives that a voter knows of. False when the voter is in an older one itself.
+    /// The incarnations that a voter knows. False when the voter is in an older one itself.
     pub(super) fn meet_all(
         &mut self,
         from: ReplicaId,
-        lives: &[Incarnation],
+        incarnations: &[Incarnation],
         ctx: &mut Context<'_, Self>,
     ) -> bool {
-        if lives.len() != self.me.members() {
+        if incarnations.len() != self.me.members() {
             return false;
         }
-        for (peer, life) in lives.iter().enumerate() {
-            self.meet(ReplicaId(peer as u16), *life, ctx);
+        for (peer, incarnation) in incarnations.iter().enumerate() {
+            self.meet(ReplicaId(peer as u16), *incarnation, ctx);
         }
-        lives[from.index()] >= self.peers.incarnation(from)
+        incarnations[from.index()] >= self.peers.incarnation(from)
     }
 
     pub(super) fn arm_repeat(&mut self, ctx: &mut Context<'_, Self>) {
@@ -257,7 +262,7 @@ impl Protocol for Racs {
         "asynchronous mode",
         "asynchronous mode for a later view",
         "block of level 2 voted for is elected",
-        "coin elects nobody",
+        "coin elects no replica",
         "coin elects a block",
         "exit by another's certificate",
         "dissemination changed",
@@ -276,7 +281,7 @@ impl Protocol for Racs {
     const INFO: Info = Info {
         name: "racs",
         paper: "Tennage, Desjardins, Kokoris-Kogias, RACS and SADL, 2024",
-        best_at: "one round trip while delays are known, and goes on when they are not",
+        best_at: "one round trip while delays are known, and continues when they are not",
         tolerates: "crashes of a minority; delays without bound",
         stable: true,
         replicas_min: 1,
@@ -287,15 +292,11 @@ impl Protocol for Racs {
         let (id, members) = (me.id(), me.members());
         let Setup { epoch, options, .. } = setup;
         let mut coin = Coin::new(&epoch);
-        if options.planted.is(Plant::CoinDiffers) {
-            coin.spoil(id);
+        if options.injected.is(Bug::CoinDiffers) {
+            coin.corrupt(id);
         }
-        let flat = [
-            Plant::HighAsPrinted,
-            Plant::KeepMaxOnly,
-            Plant::KeepMaxAndStop,
-        ];
-        let flat = flat.into_iter().any(|plant| options.planted.is(plant));
+        let flat = [Bug::HighAsPrinted, Bug::KeepMaxOnly, Bug::KeepMaxAndStop];
+        let flat = flat.into_iter().any(|bug| options.injected.is(bug));
         let limits = Self::limits(&options);
         let sadl = Sadl::new(id, me.incarnation(), members, me.majority(), limits);
         Self {
@@ -323,11 +324,11 @@ impl Protocol for Racs {
         ctx: &mut Context<'_, Self>,
     ) {
         self.reads.start(ctx.random());
-        let (first_boot, forgot) = (recovered.first_boot, recovered.forgot);
+        let (first_boot, state_lost) = (recovered.first_boot, recovered.state_lost);
         let Some(found) = self.restore(recovered) else {
             return ctx.halt_damaged();
         };
-        if forgot && !self.planted(Plant::RecoverySkipped) {
+        if state_lost && !self.injected(Bug::RecoverySkipped) {
             return self.become_recovering(ctx);
         }
         self.start(first_boot, found, ctx);
@@ -363,14 +364,14 @@ impl Protocol for Racs {
                 view,
                 tip,
                 stamp,
-                lives,
+                incarnations,
                 median,
             } => {
-                if self.meet_all(from, &lives, ctx) {
+                if self.meet_all(from, &incarnations, ctx) {
                     self.hybrid.on_told(from, median);
                     self.on_vote(from, view, tip, stamp, ctx);
                 } else {
-                    ctx.mark("ignored: vote of an earlier life");
+                    ctx.mark("ignored: vote of an earlier incarnation");
                 }
             }
             Message::Timeout {
@@ -386,11 +387,14 @@ impl Protocol for Racs {
             Message::ProposeAsync { block, quotes } => {
                 self.on_propose_async(from, block, quotes, ctx);
             }
-            Message::VoteAsync { block, lives } => {
-                if self.meet_all(from, &lives, ctx) {
+            Message::VoteAsync {
+                block,
+                incarnations,
+            } => {
+                if self.meet_all(from, &incarnations, ctx) {
                     self.on_vote_async(from, block);
                 } else {
-                    ctx.mark("ignored: vote of an earlier life");
+                    ctx.mark("ignored: vote of an earlier incarnation");
                 }
             }
             Message::Complete { block } => self.on_complete(from, block, ctx),
@@ -408,7 +412,7 @@ impl Protocol for Racs {
                 certificate,
                 decided,
             } => {
-                if self.planted(Plant::ExitByHigh) {
+                if self.injected(Bug::ExitByHigh) {
                     return self.exit_by_high(certificate.view, decided, ctx);
                 }
                 self.learn(decided, from, ctx);
@@ -514,7 +518,7 @@ impl Protocol for Racs {
             }
             Control::HandOff => self.hand_off(ctx),
             Control::Slow(quick) | Control::Farther(quick) => self.leave_if_slow(quick, ctx),
-            // Nobody waits for more than a quorum of the others.
+            // No replica waits for more than a quorum of the others.
             Control::SlowMembers(_) | Control::EpochEnded => {}
             Control::ReportFailure(peer) => {
                 if self.view.leader() == peer {
@@ -654,7 +658,7 @@ impl Protocol for Racs {
             );
             assert!(
                 matches!(self.mode, Mode::Synchronous),
-                "nobody leads the asynchronous mode"
+                "the asynchronous mode has no leader"
             );
             lead.assert_invariants(self.me.members(), self.view.number(), self.tree.high());
         }

@@ -28,7 +28,7 @@ impl Racs {
                 lead.queue.push(key, batch);
             }
         } else if self.sync.knows_leader() {
-            self.relay.kept.pass_on(batch);
+            self.relay.kept.forward(batch);
         }
     }
 
@@ -56,7 +56,7 @@ impl Racs {
         }
     }
 
-    /// What came in this turn goes to the leader, or into its next block.
+    /// Requests of this turn go to the leader, or into its next block.
     pub(super) fn flush_requests(&mut self, ctx: &mut Context<'_, Self>) {
         // One that timed out alone has clients, too, and hears the leader again.
         if !matches!(self.mode, Mode::Synchronous) {
@@ -84,7 +84,7 @@ impl Racs {
             ctx.send(leader, Lane::Control, &message);
         }
         if self.disseminates() {
-            return self.relay.kept.pass_on_nothing();
+            return self.relay.kept.forward_nothing();
         }
         let bytes_max = self.config.batch_bytes_max;
         let message = |batches| Message::Forward {
@@ -96,7 +96,7 @@ impl Racs {
             .send(leader, bytes_max, MESSAGE_BYTES, ctx, message);
     }
 
-    /// What was on its way may be lost.
+    /// Messages in flight may be lost.
     pub(super) fn on_link_renewed(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.arm_repeat(ctx);
         // The last word may have gone to a peer that could not hear it.
@@ -108,10 +108,10 @@ impl Racs {
         if self.view.leader() == peer && !self.sync.is_heard() {
             // The new-view may be lost, too: the requests go again behind the next one.
             self.sync.unintroduce();
-            self.relay.kept.pass_on_nothing();
+            self.relay.kept.forward_nothing();
         }
         if self.sync.is_heard() && self.view.leader() == peer {
-            self.relay.kept.pass_on_all();
+            self.relay.kept.forward_all();
             self.reads.repeat();
             self.sync.want_answer();
         }

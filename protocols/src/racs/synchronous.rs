@@ -12,10 +12,10 @@
 
 use super::{
     Block, BlockId, Message, Racs, Why,
+    bug::Bug,
     leader_state::LeaderState,
     message::MESSAGE_BYTES,
     outbox::Due,
-    plant::Plant,
     replica::{Mode, Timer},
 };
 use alloc::{sync::Arc, vec::Vec};
@@ -66,15 +66,14 @@ impl Racs {
             let time = Self::time_after(time, ctx);
             let ranges = self.ranges_above(self.tree.high());
             let Some(lead) = &self.sync.lead else { break };
-            // What a view inherited undecided is decided by a block of its own, if need be an
-            // empty one.
+            // A block of its own, if need be an empty one, decides what a view inherited undecided.
             let inherited =
                 self.tree.high() != root.id && self.tree.high().view < self.view.number();
             let wanted = inherited || lead.switch.is_some();
             if lead.queue.is_empty() && lead.marks.is_empty() && ranges.is_empty() && !wanted {
                 break;
             }
-            // What did not fit into the block before follows at once.
+            // Requests that did not fit into the block before follow at once.
             let gap = match blocks.is_empty() {
                 true => lead.gap(&self.config, self.timing.round_trip()),
                 false => Duration::ZERO,
@@ -210,7 +209,7 @@ impl Racs {
         let introduced = self.sync.knows_leader();
         if self.sync.hear() {
             if !introduced {
-                self.relay.kept.pass_on_all();
+                self.relay.kept.forward_all();
             }
             self.reads.repeat();
         }
@@ -221,9 +220,9 @@ impl Racs {
 
     pub(super) fn may_vote(&self) -> bool {
         let stopped = self.view.is_stopped()
-            && !self.planted(Plant::KeepMaxOnly)
-            && !self.planted(Plant::KeepMaxAndRank)
-            && !self.planted(Plant::HighAsPrinted);
+            && !self.injected(Bug::KeepMaxOnly)
+            && !self.injected(Bug::KeepMaxAndRank)
+            && !self.injected(Bug::HighAsPrinted);
         matches!(self.mode, Mode::Synchronous) && !stopped && !self.view.is_out()
     }
 
@@ -293,7 +292,7 @@ impl Racs {
             view: self.view.number(),
             tip: self.sync.voted().unwrap_or_default(),
             stamp: self.sync.stamp_seen(),
-            lives: self.peers.incarnations(),
+            incarnations: self.peers.incarnations(),
             median: self.hybrid.tell(ctx.now()),
         };
         ctx.send(leader, Lane::Control, &vote);
@@ -328,7 +327,7 @@ impl Racs {
 
     /// A quorum has voted: the leader decides. True when something new was.
     pub(super) fn maybe_decide(&mut self) -> bool {
-        let minority = usize::from(self.planted(Plant::MinorityCommits));
+        let minority = usize::from(self.injected(Bug::MinorityCommits));
         let Some(lead) = &self.sync.lead else {
             return false;
         };
@@ -379,7 +378,7 @@ impl Racs {
         self.view.stop(self.tree.high());
         self.sync.stop();
         self.outbox.renew();
-        self.relay.kept.pass_on_nothing();
+        self.relay.kept.forward_nothing();
         self.promise(ctx);
         self.arm_repeat(ctx);
     }
@@ -394,11 +393,11 @@ impl Racs {
 
     /// A member that timed out alone votes no more in the view, and one more that fails or is slow
     /// stops everybody. Its promise cannot be taken back: its timeout may lie anywhere, and n-f of
-    /// them lead to the asynchronous mode, whose blocks extend no higher block than those that
-    /// they carry (Theorem C.8). It binds in its view only, and the leader may time out at any
-    /// time. So a view that needs those who have timed out is left for the next one, where all
-    /// vote, once for each time that is twice as long as the one before: nobody is to end views
-    /// as often as its link fails.
+    /// them lead to the asynchronous mode, whose blocks extend no higher block than those that they
+    /// carry (Theorem C.8). It binds in its view only, and the leader may time out at any time. So
+    /// a view that needs those members is left for the next one, where all vote, once for each time
+    /// that is twice as long as the one before: no member is to end views as often as its link
+    /// fails.
     fn leave_if_short(&mut self, ctx: &mut Context<'_, Self>) {
         let (now, timeout) = (ctx.now(), self.timeout());
         let (quorum, rounds) = (self.me.majority(), self.config.window);

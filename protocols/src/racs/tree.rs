@@ -32,7 +32,7 @@ struct Held {
     block: Arc<Block>,
     /// It was handed to the journal, and so was what leads to it.
     written: bool,
-    /// What its last batches may be written as; once it is written, what they were written as.
+    /// The names that its last batches may be written as; once it is written, those that were used.
     quotes: Vec<Quote>,
 }
 
@@ -40,7 +40,7 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Unwritten {
     pub block: Arc<Block>,
-    /// What the journal holds of it already.
+    /// The quotes that the journal holds of it already.
     pub quotes: Vec<Quote>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Root {
     pub time: CommandTime,
 }
 
-/// What a replica can give one that asks for the blocks up to some tip.
+/// The blocks that a replica can give to one that asks for those up to some tip.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) enum Chain {
     /// These come next, oldest first; decided up to this one, if it is of any use to the asker.
@@ -427,7 +427,7 @@ impl Tree {
         }
     }
 
-    /// What the last batches of a block that is to be written may be named by.
+    /// Sets the names that the last batches of a block may be written as.
     pub fn set_quotes(&mut self, id: BlockId, quotes: Vec<Quote>) {
         if let Some(held) = self.held_mut(id).filter(|held| !held.written) {
             held.quotes = quotes;
@@ -447,8 +447,8 @@ impl Tree {
             .collect()
     }
 
-    /// Decides a connected block; gives it and its undecided ancestors, oldest first. What stands
-    /// beside them is forgotten.
+    /// Decides a connected block; gives it and its undecided ancestors, oldest first. Blocks beside
+    /// them are dropped.
     pub fn commit(&mut self, id: BlockId) -> Vec<Arc<Block>> {
         let path = self.path(id);
         for block in &path {
@@ -548,8 +548,8 @@ impl Tree {
         }
     }
 
-    /// What follows the first of `have`, newest first, that leads to `tip`, about `bytes_max` of
-    /// it. To somebody who asks for what is not here, what is decided.
+    /// The blocks behind the first of `have`, newest first, that leads to `tip`, about `bytes_max`
+    /// of them. If the tip is not here, the decided ones.
     pub fn chain(&self, tip: BlockId, have: &[BlockId], bytes_max: usize) -> Chain {
         let mut upper: Vec<&Arc<Block>> = Vec::new();
         let mut base = None;

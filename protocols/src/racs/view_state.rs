@@ -64,7 +64,7 @@ impl ViewState {
 
     /// The member that the coin elects in a view's asynchronous mode.
     pub fn elected(&self, view: u64) -> ReplicaId {
-        self.coin.flip(view)
+        self.coin.elected(view)
     }
 
     /// Whether a first block of this view may extend this one: it is of an earlier view, or a
@@ -178,7 +178,7 @@ impl ViewState {
     pub fn exit(&mut self) -> Option<(u64, Option<BlockId>)> {
         self.exit.take_if(|exit| exit.view < self.number);
         let exit = self.exit.as_ref()?;
-        let coin = self.coin.flip(exit.view);
+        let coin = self.coin.elected(exit.view);
         let elected = exit.completed.iter().copied().find(|id| id.owner == coin);
         Some((exit.view, elected))
     }

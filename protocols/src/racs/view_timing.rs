@@ -21,7 +21,7 @@ const RENEWALS_MAX: u32 = 6;
 /// want of a quorum.
 const PRICE_MAX: u32 = 4;
 
-/// The price of the asynchronous mode is forgotten after this many times its length without one.
+/// The price of the asynchronous mode is dropped after this many times its length without one.
 const PRICE_HOLDS: u32 = 64;
 
 /// A view's timeout is doubled at most so often.
@@ -121,9 +121,9 @@ impl ViewTiming {
         *self.elected += 1;
     }
 
-    /// An asynchronous mode is over. What it took is the price of not waiting for a leader; to
-    /// wait as long for one that may only be late costs at most twice what the best foresight
-    /// would have cost.
+    /// An asynchronous mode is over. Its duration is the price of not waiting for a leader; to wait
+    /// as long for one that may only be late costs at most twice what the best foresight would have
+    /// cost.
     pub fn priced(&mut self, began_at: Time, now: Time) {
         let took = now.since(began_at);
         self.price = match self.price.is_zero() {
@@ -140,7 +140,7 @@ impl ViewTiming {
     /// A synchronous block of the view is decided.
     pub fn progressed(&mut self, now: Time) {
         self.failures = 0;
-        // What asynchronous modes took long ago says nothing of now.
+        // The durations of asynchronous modes long ago say nothing of now.
         if now.since(self.priced_at) > self.price * PRICE_HOLDS {
             self.price = Duration::ZERO;
         }

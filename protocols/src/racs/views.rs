@@ -13,9 +13,9 @@
 
 use super::{
     BlockId, Certificate, Message, Racs, Why,
+    bug::Bug,
     fallback::Fallback,
     leader_state::LeaderState,
-    plant::Plant,
     replica::{Mode, Timer},
 };
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
@@ -38,7 +38,7 @@ impl Racs {
                 moved |= self.maybe_enter_asynchronous(ctx);
                 moved |= self.maybe_open(ctx);
                 moved |= self.maybe_accept(ctx);
-                moved |= self.go_on_asynchronously(ctx);
+                moved |= self.continue_asynchronously(ctx);
             }
             if !moved {
                 return;
@@ -73,7 +73,7 @@ impl Racs {
             ctx.send(self.view.leader(), Lane::Control, &message);
             if self.sync.introduce() {
                 // It need not be heard first: two ways between sites less.
-                self.relay.kept.pass_on_all();
+                self.relay.kept.forward_all();
             }
         }
         if matches!(self.mode, Mode::Asynchronous(_)) {
@@ -136,7 +136,7 @@ impl Racs {
         if !self.outbox.is_settled() {
             return;
         }
-        let by_high = self.planted(Plant::ExitByHigh);
+        let by_high = self.injected(Bug::ExitByHigh);
         let proof = self.view.certificate().filter(|proof| proof.view >= view);
         if let Some(certificate) = proof.cloned() {
             let decided = if by_high {
@@ -200,8 +200,8 @@ impl Racs {
         if view > self.view.number() {
             ctx.mark("asynchronous mode for a later view");
             self.look_back(None, ctx);
-            // What the quorum holds may be decided: the view prunes what the highest block does
-            // not stand upon.
+            // Blocks of the quorum may be decided: the view prunes blocks that the highest block
+            // does not stand upon.
             self.adopt(best);
             self.begin_view(view, ctx);
         }
@@ -215,11 +215,11 @@ impl Racs {
             forwarded.map(|(_, batch)| batch.clone()).collect(),
             ctx.now(),
         );
-        if self.planted(Plant::FallKept) {
+        if self.injected(Bug::FallKept) {
             fallback.set_fall(self.view.fall_old().clone());
         }
         self.mode = Mode::Asynchronous(Box::new(fallback));
-        self.relay.kept.pass_on_nothing();
+        self.relay.kept.forward_nothing();
         let high = self.tree.high();
         self.write(high, Why::Held, None, ctx);
         self.promise(ctx);
@@ -229,7 +229,7 @@ impl Racs {
 
     /// The highest block of a quorum's timeouts.
     fn adopt(&mut self, best: BlockId) {
-        if self.planted(Plant::HighAsPrinted) && self.tree.connected(best) {
+        if self.injected(Bug::HighAsPrinted) && self.tree.connected(best) {
             self.tree.set_high(best);
         }
         self.tree.raise_high(best);
@@ -261,7 +261,7 @@ impl Racs {
             self.raise_high(elected);
             self.tree.decide(elected);
         } else {
-            ctx.mark("coin elects nobody");
+            ctx.mark("coin elects no replica");
         }
         self.view.take_exit();
         // The elected block is decided before the tree is pruned around the highest one.
@@ -278,7 +278,7 @@ impl Racs {
         };
         let fall = fallback.fall().get(&coin).copied();
         self.view.keep_fall(fallback.fall().clone());
-        if self.planted(Plant::FallForgotten) {
+        if self.injected(Bug::FallLost) {
             return;
         }
         if let Some(block) = fall.filter(|block| elected.is_none_or(|elected| elected == *block)) {
@@ -296,7 +296,7 @@ impl Racs {
         self.tree.raise_high(elected);
     }
 
-    /// A injected bug: what others hold replaces the look at what was voted for here.
+    /// An injected bug: what others hold replaces the look at what was voted for here.
     pub(super) fn exit_by_high(&mut self, view: u64, high: BlockId, ctx: &mut Context<'_, Self>) {
         if view < self.view.number() || matches!(self.mode, Mode::Recovering(_)) {
             return;
@@ -337,7 +337,7 @@ impl Racs {
 
     fn begin_view(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
         // A timeout ends with its view and not before: no vote of that view may follow it.
-        debug_assert!(view > self.view.number() || self.planted(Plant::LeaderGoesOn));
+        debug_assert!(view > self.view.number() || self.injected(Bug::LeaderContinues));
         self.view.begin(view);
         if let Mode::Asynchronous(fallback) = &self.mode
             && let Some(began_at) = fallback.began_at()
@@ -349,8 +349,8 @@ impl Racs {
         self.outbox.renew();
         self.timing.view_begins();
         self.missing.clear();
-        self.relay.kept.pass_on_nothing();
-        if !self.planted(Plant::FallKept) {
+        self.relay.kept.forward_nothing();
+        if !self.injected(Bug::FallKept) {
             self.tree.prune(view, self.tree.high());
         }
         if self.view.rejoin() {
@@ -368,7 +368,7 @@ impl Racs {
         let said = self.peers.new_views(self.view.number());
         let (mut count, best) = self.count(said, ctx);
         count += usize::from(self.view.has_proof());
-        if count < self.me.majority() && !self.planted(Plant::NoGate) {
+        if count < self.me.majority() && !self.injected(Bug::NoGate) {
             return false;
         }
         ctx.mark("view opened");

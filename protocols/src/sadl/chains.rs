@@ -29,7 +29,7 @@ struct Held {
     executed: Option<Slot>,
 }
 
-/// What is known of one member's chain.
+/// State of one member's chain.
 #[derive(Clone, Copy, Default, Hash)]
 struct Chain {
     /// The newest chain that was heard of.
@@ -48,7 +48,7 @@ pub struct Chains {
     id: ReplicaId,
     quorum: usize,
     chains: Vec<Chain>,
-    /// What has been executed of each member's chains.
+    /// The executed part of each member's chains.
     covered: Heads,
     held: BTreeMap<Name, Held>,
     held_bytes: usize,
@@ -109,7 +109,7 @@ impl Chains {
         self.chains[self.id.index()].number
     }
 
-    /// What was executed of each member's chains.
+    /// The executed part of each member's chains.
     #[must_use]
     pub fn covered(&self) -> &[Head] {
         &self.covered
@@ -166,7 +166,7 @@ impl Chains {
         }
     }
 
-    /// An own batch is to be replicated. What is in progress already is not begun again.
+    /// An own batch is to be replicated. A batch in progress is not begun again.
     pub fn submit(&mut self, key: RequestKey, batch: Bytes) {
         if self.in_flight.insert(key) {
             self.queue.push_back(batch);
@@ -364,7 +364,7 @@ impl Chains {
         }
     }
 
-    /// A member has forgotten what it held.
+    /// A member has lost what it held.
     pub fn forget(&mut self, peer: ReplicaId) {
         if peer != self.id
             && let Some(vote) = self.votes.get_mut(peer.index())
@@ -455,7 +455,7 @@ impl Chains {
         self.held.get(&name).map(|held| &held.batch)
     }
 
-    /// What of a range is neither held nor executed.
+    /// The part of a range that is neither held nor executed.
     #[must_use]
     pub fn missing(&self, range: Range) -> Option<Range> {
         if range.first.creator.index() >= self.covered.len() {
@@ -467,8 +467,8 @@ impl Chains {
         Some(Range { first, ..range })
     }
 
-    /// What was asked for has come. The names that the host has to write: the replica that recovers
-    /// what it forgot must hold it as one that voted for it does.
+    /// Accepts batches that this replica requested. Returns the names that the host has to write:
+    /// a recovering replica must hold such a batch like a replica that voted for it.
     pub fn on_found(&mut self, first: Name, batches: Vec<Bytes>) -> Vec<Name> {
         let mut new = Vec::new();
         for (round, batch) in (first.round..).zip(batches) {
@@ -484,8 +484,8 @@ impl Chains {
         new
     }
 
-    /// The first batches of a range that somebody asks for, about that many bytes. None when they
-    /// were held once and are not any more.
+    /// The first batches of a requested range, about that many bytes. None when they were held once
+    /// and are not any more.
     #[must_use]
     pub fn find(&self, range: Range, bytes_max: usize) -> Option<Vec<Bytes>> {
         let mut batches = Vec::new();
@@ -630,7 +630,8 @@ impl Chains {
         slot.next().min(dropped.unwrap_or(slot.next()))
     }
 
-    /// What is held and was not executed: what a replica that forgot must have before it counts.
+    /// The batches that are held and not executed: a replica that lost its state must have them
+    /// before it counts.
     #[must_use]
     pub fn inventory(&self) -> Vec<Range> {
         let mut ranges: Vec<Range> = Vec::new();
@@ -652,7 +653,7 @@ impl Chains {
         ranges
     }
 
-    /// What always holds.
+    /// The invariants.
     ///
     /// # Panics
     /// When it does not.

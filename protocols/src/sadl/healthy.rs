@@ -1,4 +1,4 @@
-//! Who answers soonest: to whom batches go first, where a quorum is enough.
+//! The members that answer soonest: batches go to them first, where a quorum is enough.
 //!
 //! ```text
 //!   New{stamp} ──► member ──► journal ──► Vote{stamp}   how long it took; while none has come,
@@ -32,7 +32,7 @@ impl Health {
     }
 }
 
-/// What is known of how soon the members answer.
+/// The measured response times of the members.
 #[derive(Hash)]
 pub(super) struct Healthy {
     of: Vec<Health>,
@@ -84,14 +84,14 @@ impl Healthy {
         health.asked = None;
     }
 
-    /// It came back: what it was asked before is forgotten.
+    /// It came back: what it was asked before is dropped.
     pub fn forget(&mut self, peer: ReplicaId) {
         if let Some(health) = self.of.get_mut(peer.index()) {
             health.asked = None;
         }
     }
 
-    /// Puts a member in another's place, where that is much later. Who came in.
+    /// Puts a member in another's place, where that is much later. Returns the member that came in.
     pub fn choose(&mut self, now: Time) -> Option<ReplicaId> {
         let late = |peer: &ReplicaId| self.of[peer.index()].late(now);
         let outside = (self.others.iter()).filter(|peer| !self.chosen.contains(*peer));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_answer_gives_its_place_to_one_that_does_and_once() {
+    fn silent_member_is_replaced_once_by_responsive_one() {
         let mut healthy = Healthy::new(ReplicaId(3), 5, 3);
         let places = |healthy: &Healthy| healthy.chosen().iter().map(|id| id.0).collect::<Vec<_>>();
         assert_eq!(places(&healthy), [0, 4], "the next two in a ring");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_never_answered_is_no_better_than_anybody() {
+    fn member_that_never_answered_is_not_preferred() {
         let mut healthy = Healthy::new(ReplicaId(0), 3, 2);
         let others = healthy.others;
         healthy.asked(others, 1, at(0));

@@ -23,15 +23,16 @@
 //! # Why what is ordered can be had
 //!
 //! A vote says that the voter holds the chain up to that round, durably: held from the first round
-//! on, or executed. A creator calls a round completed when n-f have voted for it, in the lives that
-//! they are in now; only completed rounds are ordered. A holder gives a batch up only when it was
-//! executed there, and its host's snapshots cover what was. So of n-f that are up one has each
-//! ordered batch, or a state that covers it.
+//! on, or executed. A creator calls a round completed when n-f have voted for it, in the
+//! incarnations that they are in now; only completed rounds are ordered. A holder gives a batch up
+//! only when it was executed there, and its host's snapshots cover what was. So of n-f that are up
+//! one has each ordered batch, or a state that covers it.
 //!
-//! A replica that forgot may have voted. Before its host lets it count again, it has what n-f
-//! others that did not forget list as held ([`Dissemination::inventory`]): of the f others that
+//! A replica that lost its state may have voted. Before its host lets it count again, it has what
+//! n-f others that did not forget list as held ([`Dissemination::inventory`]): of the f others that
 //! voted with it one is among them. If that one voted before it answered, its list shows the batch;
-//! if later, its vote tells the creator of the new life, and the old one's vote no longer counts.
+//! if later, its vote tells the creator of the new incarnation, and the old one's vote no longer
+//! counts.
 //!
 //! # What an ordering protocol must see to
 //!
@@ -51,9 +52,8 @@
 //! - *Line 15, lines 5 and 11* (S2). Heads only rise. Votes are cumulative; the replica that does
 //!   not keep voting is sent the batches again, ever more rarely unless its connection broke.
 //! - *One batch outstanding* (S4). A window of them: the chain keeps their order all the same.
-//! - *The vector* (S3). What is ordered names, for each creator in turn, the rounds after those
-//!   that were named before. So nothing is named twice and each batch has its slot when it is
-//!   ordered.
+//! - *The vector* (S3). A vector names, for each creator in turn, the rounds after those that were
+//!   named before. So nothing is named twice and each batch has its slot when it is ordered.
 //! - *Missing batches* (S4) are asked for at their creator, then at all others in turn. A replica
 //!   that has given them up says so, and a state is fetched.
 //! - *Garbage* (S5). Executed batches are kept for others within a bound of bytes, and those
@@ -144,7 +144,7 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// What the option's value stands for.
+    /// The meaning of the option's value.
     ///
     /// # Errors
     /// When it stands for nothing.
@@ -157,7 +157,7 @@ impl Spread {
     }
 }
 
-/// What dissemination needs of the protocol above it: room in its messages, journal and timers.
+/// The needs of dissemination in the protocol above it: room in its messages, journal and timers.
 pub trait Host: Protocol {
     /// Batches are shown again when it fires.
     const SHOW: Self::Timer;
@@ -171,14 +171,14 @@ pub trait Host: Protocol {
     fn record(name: Name, batch: Bytes) -> Self::Record;
 }
 
-/// What a message changed, for the host.
+/// The effect of a message, for the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// Nothing that the host must look at.
     Nothing,
     /// Batches have come: what is decided may be executable now.
     Arrived,
-    /// What is asked for was executed elsewhere and given up: a newer state is needed.
+    /// The requested batches were executed elsewhere and given up: a newer state is needed.
     Behind,
 }
 
@@ -198,8 +198,8 @@ pub trait Dissemination<H: Host> {
     /// `fetch`: a batch that is here.
     fn fetch(&self, name: Name) -> Option<&Bytes>;
 
-    /// `fetch_causal`: whether all of these are here or were executed, with all before them. What
-    /// is missing is asked for: of its creator first, then of `from`, then of all others.
+    /// `fetch_causal`: whether all of these are here or were executed, with all before them.
+    /// Missing ones are requested: of their creator first, then of `from`, then of all others.
     fn fetch_causal(
         &mut self,
         ranges: &mut dyn Iterator<Item = Range>,
@@ -207,7 +207,7 @@ pub trait Dissemination<H: Host> {
         ctx: &mut Context<'_, H>,
     ) -> bool;
 
-    /// What of a range is neither here nor was executed.
+    /// The part of a range that is neither here nor was executed.
     fn missing(&self, range: Range) -> Option<Range>;
 
     /// Whether this one is missing and asked for: until it comes nothing need be looked at.
@@ -216,20 +216,21 @@ pub trait Dissemination<H: Host> {
     /// A batch is executed in this slot, in the order of its chain.
     fn executed(&mut self, name: Name, slot: Slot);
 
-    /// What was executed of each member's chains: snapshots carry it.
+    /// The executed part of each member's chains: snapshots carry it.
     fn heads(&self) -> &[Head];
 
     /// A state was installed that covers these heads.
     fn install(&mut self, heads: &[Head]);
 
-    /// What is held and was not executed: what a replica that forgot must have before it counts.
+    /// The batches that are held and not executed: a replica that lost its state must have them
+    /// before it counts.
     fn inventory(&self) -> alloc::vec::Vec<Range>;
 
     /// Forgets those of the batches that wait of which this is true.
     fn drop_waiting(&mut self, gone: &dyn Fn(RequestKey) -> bool);
 
-    /// A member is in this life, or in a later one.
-    fn meet(&mut self, peer: ReplicaId, life: Incarnation);
+    /// A member is in this incarnation, or in a later one.
+    fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation);
 
     /// A message of a member.
     fn on_message(

@@ -1,4 +1,4 @@
-//! What batches are called, and what SADL's replicas say to each other.
+//! The names of batches, and the messages of SADL's replicas.
 
 use alloc::vec::Vec;
 use quintet_replica::{Bytes, Incarnation, PerMember, ReplicaId, Slot, UpTo, wire};
@@ -14,7 +14,7 @@ type Small = UpTo<NUMBER_MAX>;
 /// Names a batch, forever: a creator begins a chain of a higher number with every start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// Who made it.
+    /// Its creator.
     pub creator: ReplicaId,
     /// In which of its chains.
     pub chain: u64,
@@ -109,7 +109,7 @@ const fn is_range(range: &Range) -> bool {
     range.last >= range.first.round && range.last - range.first.round < RANGE_MAX
 }
 
-/// What SADL's replicas say to each other.
+/// The messages between SADL's replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// My next batches, and how much of my chain is held by a quorum; without batches only that.
@@ -129,8 +129,8 @@ pub enum Message {
         chain: u64,
         /// The round.
         round: u64,
-        /// The lives that the voter knows of, its own among them.
-        lives: Vec<Incarnation>,
+        /// The incarnations that the voter knows, its own among them.
+        incarnations: Vec<Incarnation>,
         /// The newest stamp of the creator's that the voter has seen.
         stamp: u64,
     },
@@ -148,7 +148,7 @@ pub enum Message {
     },
     /// Those were executed here and are no longer kept: a state is needed.
     Trimmed {
-        /// What was asked for.
+        /// The requested range.
         range: Range,
         /// The sender has executed everything up to here.
         slot: Slot,
@@ -172,7 +172,7 @@ impl Message {
 wire! {
     enum Message {
         0 = New { first, batches, completed as Small, stamp },
-        1 = Vote { chain as Small, round as Small, lives as PerMember, stamp },
+        1 = Vote { chain as Small, round as Small, incarnations as PerMember, stamp },
         2 = Fetch { range },
         3 = Found { first, batches },
         4 = Trimmed { range, slot },
@@ -203,7 +203,7 @@ mod tests {
             Message::Vote {
                 chain: 3,
                 round: 5,
-                lives: vec![Incarnation(1), Incarnation(4)],
+                incarnations: vec![Incarnation(1), Incarnation(4)],
                 stamp: 12,
             },
             Message::Fetch { range },

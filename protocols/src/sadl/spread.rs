@@ -1,4 +1,4 @@
-//! What stands between the chains and the world: messages, timers, the journal.
+//! The layer between the chains and the world: messages, timers, the journal.
 //!
 //! ```text
 //!   replicate ──► Chains ──► journal; New ──► all ──► Vote ──► completed: New{nothing}
@@ -40,7 +40,7 @@ pub struct Limits {
     pub page_bytes: usize,
     /// Bytes of executed batches that are kept for others.
     pub history_bytes: usize,
-    /// A injected bug: batches are voted for before they are durable.
+    /// An injected bug: batches are voted for before they are durable.
     pub hasty: bool,
 }
 
@@ -53,8 +53,8 @@ pub struct Sadl<H> {
     limits: Limits,
     chains: Chains,
     journal: Journal,
-    /// The lives that the members are known to be in.
-    lives: Vec<Incarnation>,
+    /// The known incarnations of the members.
+    incarnations: Vec<Incarnation>,
     round_trip: Duration,
     /// Something has happened since the last flush.
     stirred: bool,
@@ -80,17 +80,17 @@ const fn next_peer(after: ReplicaId, own: ReplicaId, members: usize) -> ReplicaI
 }
 
 impl<H: Host> Sadl<H> {
-    /// Nothing yet, in a group of that many members; `life` is the own one.
+    /// Nothing yet, in a group of that many members; `incarnation` is the own one.
     #[must_use]
     pub fn new(
         id: ReplicaId,
-        life: Incarnation,
+        incarnation: Incarnation,
         members: usize,
         quorum: usize,
         limits: Limits,
     ) -> Self {
-        let mut lives = vec![Incarnation(0); members];
-        lives[id.index()] = life;
+        let mut incarnations = vec![Incarnation(0); members];
+        incarnations[id.index()] = incarnation;
         let others = (0..members as u16).map(ReplicaId);
         Self {
             id,
@@ -99,7 +99,7 @@ impl<H: Host> Sadl<H> {
             limits,
             chains: Chains::new(id, members, quorum),
             journal: Journal::default(),
-            lives,
+            incarnations,
             round_trip: Duration::ZERO,
             stirred: false,
             creating: false,
@@ -117,7 +117,7 @@ impl<H: Host> Sadl<H> {
         self.stirred = true;
     }
 
-    /// What a leader measured; questions are patient accordingly.
+    /// A round trip that a leader measured; the repetition of questions adapts to it.
     pub const fn measured(&mut self, round_trip: Duration) {
         self.round_trip = round_trip;
     }
@@ -149,7 +149,7 @@ impl<H: Host> Sadl<H> {
         self.chains.restore(name, batch, slot);
     }
 
-    /// Whether nobody has ever disseminated anything, as far as is known here.
+    /// Whether no member has ever disseminated anything, as far as is known here.
     #[must_use]
     pub fn silent(&self) -> bool {
         self.chains.is_empty() && self.chains.idle()
@@ -166,7 +166,7 @@ impl<H: Host> Sadl<H> {
         self.questions.clear();
     }
 
-    /// What always holds.
+    /// The invariants.
     ///
     /// # Panics
     /// When it does not.
@@ -207,7 +207,7 @@ impl<H: Host> Sadl<H> {
         }
     }
 
-    /// What to say to these, stamped when somebody looks at how soon they answer.
+    /// A message to these, stamped when response times are being measured.
     fn said(&mut self, message: Message, to: ReplicaSet, now: Time) -> H::Message {
         let mut message = message;
         if let (Spread::Majority, Message::New { stamp, .. }) = (self.limits.spread, &mut message) {
@@ -380,11 +380,11 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
         self.chains.drop_waiting(gone);
     }
 
-    fn meet(&mut self, peer: ReplicaId, life: Incarnation) {
-        if let Some(known) = self.lives.get_mut(peer.index())
-            && life > *known
+    fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation) {
+        if let Some(known) = self.incarnations.get_mut(peer.index())
+            && incarnation > *known
         {
-            *known = life;
+            *known = incarnation;
             self.chains.forget(peer);
             self.healthy.forget(peer);
         }
@@ -410,7 +410,8 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
                     return News::Nothing;
                 }
                 self.stamps[from.index()] = stamp;
-                // Who lags leaves what is new to those who do not, and fetches what it needs.
+                // A member that lags leaves new batches to those that do not, and fetches what it
+                // needs.
                 let bytes_max = self.limits.window_bytes.saturating_mul(4 * self.members);
                 let new = self.chains.on_new(first, batches, completed, bytes_max);
                 self.store(new, at, ctx);
@@ -419,20 +420,20 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
             Message::Vote {
                 chain,
                 round,
-                lives,
+                incarnations,
                 stamp,
             } => {
-                if lives.len() != self.members {
+                if incarnations.len() != self.members {
                     return News::Nothing;
                 }
-                for (peer, life) in lives.iter().enumerate() {
-                    self.meet(ReplicaId(peer as u16), *life);
+                for (peer, incarnation) in incarnations.iter().enumerate() {
+                    self.meet(ReplicaId(peer as u16), *incarnation);
                 }
-                if lives[from.index()] >= self.lives[from.index()] {
+                if incarnations[from.index()] >= self.incarnations[from.index()] {
                     self.chains.on_vote(from, chain, round);
                     self.healthy.answered(from, stamp, round, ctx.now());
                 } else {
-                    ctx.mark("ignored: vote of an earlier life");
+                    ctx.mark("ignored: vote of an earlier incarnation");
                 }
                 News::Nothing
             }
@@ -535,7 +536,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
             self.show(missed, ReplicaSet::EMPTY.with(peer), ctx);
         }
         for (creator, chain, round) in self.chains.take_votes() {
-            let lives = self.lives.clone();
+            let incarnations = self.incarnations.clone();
             let stamp = self.stamps[creator.index()];
             if round == 0 && stamp == 0 {
                 continue;
@@ -543,7 +544,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
             let vote = Message::Vote {
                 chain,
                 round,
-                lives,
+                incarnations,
                 stamp,
             };
             ctx.send(creator, Lane::Control, &H::message(vote));

@@ -108,7 +108,7 @@ fn only_what_a_quorum_holds_is_ordered_and_everything_once() {
 }
 
 #[test]
-fn voter_that_forgot_is_no_longer_counted() {
+fn voter_without_state_is_not_counted() {
     let mut creator = creator(&["a"]);
     creator.on_vote(VOTER, 1, 1);
     creator.forget(VOTER);
@@ -196,7 +196,7 @@ fn journal_keeps_what_no_snapshot_has() {
 }
 
 #[test]
-fn what_waits_and_its_frontend_gave_up_is_forgotten() {
+fn waiting_request_abandoned_by_frontend_is_dropped() {
     let mut chains = Chains::new(CREATOR, 3, 2);
     chains.begin(1);
     let builder = |id: u64| {

@@ -47,7 +47,7 @@ A third of the time is calm, a third attacked, a third calm again; the page
 shows throughput and latency over time with the attack shaded. A protocol may be named several
 times, each with a word of your own behind a slash and options of its own.")]
 pub struct Attack {
-    /// What the adversary does
+    /// The adversary's attack
     #[arg(value_name = "KIND", default_value = "minority", value_parser = kind)]
     kind: AttackKind,
 
@@ -127,8 +127,8 @@ fn kind(name: &str) -> Result<AttackKind, String> {
     })
 }
 
-/// What is attacked unless said otherwise: with settings as in the paper's evaluation, timeouts of
-/// 300 ms and for Multi-Paxos one proposal at a time, and as it is.
+/// The default targets: with settings as in the paper's evaluation, timeouts of 300 ms and for
+/// Multi-Paxos one proposal at a time, and as it is.
 const USUAL: [(&str, &[(&str, &str)]); 5] = [
     (
         "multipaxos/fixed",

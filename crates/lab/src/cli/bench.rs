@@ -32,8 +32,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
-const FILL_PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const FILL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How keys are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -271,7 +271,7 @@ impl Bench {
     fn fill(&self, target: &Target) -> Outcome {
         let bar = output::bar(self.keys, "filling   [{bar:40}] {pos}/{len} keys");
         let told = |done| bar.set_position(done);
-        let filled = load::fill(target, self.keys, self.value_size, FILL_PATIENCE, told);
+        let filled = load::fill(target, self.keys, self.value_size, FILL_TIMEOUT, told);
         bar.finish_and_clear();
         let authority = &self.urls[0].authority;
         filled.map_err(|error| {
@@ -457,7 +457,7 @@ impl Line {
             )
             .help("is it running? 'quintet demo' starts a cluster on this machine")
         };
-        let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(unreachable)?;
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(unreachable)?;
         // Only speed depends on it.
         let _ = stream.set_nodelay(true);
         let mut line = Self {
@@ -466,7 +466,7 @@ impl Line {
             input: Vec::new(),
         };
         if let Some(password) = &url.password {
-            line.ask(&[b"AUTH", password.as_bytes()], PATIENCE)?;
+            line.ask(&[b"AUTH", password.as_bytes()], TIMEOUT)?;
         }
         Ok(line)
     }
@@ -528,9 +528,9 @@ impl Line {
     }
 }
 
-/// Whether somebody answers at `url` as Redis would, and at which address.
+/// Whether a server answers at `url` as Redis would, and at which address.
 fn check(url: &Url) -> Outcome<SocketAddr> {
-    let stream = http::connect(&url.authority, PATIENCE);
+    let stream = http::connect(&url.authority, TIMEOUT);
     let address = stream
         .and_then(|stream| stream.peer_addr())
         .map_err(|error| {
@@ -540,6 +540,6 @@ fn check(url: &Url) -> Outcome<SocketAddr> {
             )
             .help("is it running? 'quintet demo' starts a cluster on this machine")
         })?;
-    Line::open(url, address)?.ask(&[b"PING"], PATIENCE)?;
+    Line::open(url, address)?.ask(&[b"PING"], TIMEOUT)?;
     Ok(address)
 }

@@ -56,7 +56,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Reads and judges the file.
+    /// Reads and checks the file.
     pub fn run(self) -> Outcome {
         let Recording {
             operations, lines, ..

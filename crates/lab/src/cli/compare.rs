@@ -37,7 +37,7 @@ operations. Own CPU is the load generator's, in cores. What is compared must be 
 'just peers' installs the other systems. With --out, Ctrl-C keeps the rounds that are done, and the
 same command continues from there.")]
 pub struct Compare {
-    /// What to compare [default: all, with disk and with memory]
+    /// Systems to compare [default: all, with disk and with memory]
     #[arg(value_name = "SYSTEM", value_parser = spec)]
     systems: Vec<Spec>,
 

@@ -50,7 +50,7 @@ pub struct Gray {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=99))]
     replicas: u16,
 
-    /// What an acknowledgement promises
+    /// The promise of an acknowledgement
     #[arg(long, value_enum, value_name = "DURABILITY", default_value = "disk")]
     durability: Promise,
 

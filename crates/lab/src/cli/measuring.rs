@@ -1,4 +1,4 @@
-//! What the commands that run scenarios share.
+//! Shared by the commands that run scenarios.
 //!
 //! ```text
 //!   flags ──► Ground ──► Options ──► measure, with a bar ──► Ran ──► complete?
@@ -14,7 +14,7 @@ use quintet_lab::{
 use quintet_replica::Durability;
 use std::{path::PathBuf, sync::mpsc::Receiver};
 
-/// What an acknowledgement promises, as flags name it.
+/// The promise of an acknowledgement, as flags name it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Promise {
     Disk,
@@ -70,8 +70,8 @@ impl Ground {
     }
 }
 
-/// Runs a scenario behind a bar until it is done or somebody asks to stop; `named` stands before
-/// what the bar says.
+/// Runs a scenario behind a bar until it is done or the user interrupts it; `named` stands before
+/// the bar's text.
 ///
 /// # Errors
 /// Those of the run.

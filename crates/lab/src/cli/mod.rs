@@ -49,7 +49,7 @@ Examples:
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 struct Program {
-    /// What to log on standard error: error, warn, info, debug, trace, or per module
+    /// Log levels on standard error: error, warn, info, debug, trace, or per module
     #[arg(
         long,
         global = true,

@@ -20,11 +20,11 @@ Examples:
 Two receivers, senders that send at random moments; a message counts as reordered when one that the
 first receiver let go later was let go before it by the second, or when one of them never did.")]
 pub struct Reordering {
-    /// What each message takes, in microseconds
+    /// Delay of each message, in microseconds
     #[arg(long, value_name = "US", default_value_t = 40, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     delay_us: u64,
 
-    /// What it takes on top, exponentially distributed with this mean, in microseconds
+    /// Additional delay, exponentially distributed with this mean, in microseconds
     #[arg(long, value_name = "US", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     jitter_us: u64,
 

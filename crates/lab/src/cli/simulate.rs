@@ -65,20 +65,23 @@ pub struct Simulate {
     #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = seeds)]
     seeds: Range<u64>,
 
-    /// Which faults may strike: none, network, crash, disk, clock, all of these, or several with
-    /// commas. Not among all: asynchrony gives every message a delay without bound, configuration
-    /// configures one replica otherwise than the others, held holds the syncs of votes in every
-    /// seed, orphaned lets leaders crash in every seed that only clients heard, ended ends the
-    /// epoch in every seed
+    /// Faults that may be injected: none, network, crash, disk, clock, all of these, or several
+    /// with commas. Not among all: asynchrony gives every message a delay without bound,
+    /// configuration configures one replica otherwise than the others, held holds the syncs of
+    /// votes in every seed, orphaned lets leaders crash in every seed that only clients heard,
+    /// ended ends the epoch in every seed Not among all: asynchrony gives every message a delay
+    /// without bound, configuration configures one replica otherwise than the others, held holds
+    /// the syncs of votes in every seed, orphaned lets leaders crash in every seed that only
+    /// clients heard, ended ends the epoch in every seed
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 
-    /// What an acknowledgement promises [default: drawn per seed]
+    /// The promise of an acknowledgement [default: drawn per seed]
     #[arg(long, value_parser = ["disk", "memory"])]
     durability: Option<String>,
 
-    /// What the transport promises: 'stream' as TCP does, 'datagram' as UDP does [default: drawn
-    /// per seed, where the protocol can live with both]
+    /// The promise of the transport: 'stream' as TCP does, 'datagram' as UDP does [default: drawn
+    /// per seed, if the protocol supports both]
     #[arg(long, value_parser = ["stream", "datagram"])]
     transport: Option<String>,
 
@@ -86,8 +89,8 @@ pub struct Simulate {
     #[arg(long, value_name = "OPTION=VALUE", value_parser = protocols::assignment)]
     set: Vec<(String, String)>,
 
-    /// What is replicated: 'store', the Redis data model, or 'registers', a machine made for
-    /// checking [default: drawn per seed]
+    /// The replicated state machine: 'store', the Redis data model, or 'registers', a machine made
+    /// for checking [default: drawn per seed]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<Service>,
 
@@ -109,7 +112,7 @@ pub struct Simulate {
 
     /// Run a script that an earlier violation was shrunk to; prints what happens and draws it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["protocol", "replicas", "seeds", "faults",
-        "durability", "transport", "set", "operations", "trace", "plant"])]
+        "durability", "transport", "set", "operations", "trace", "bug"])]
     replay: Option<PathBuf>,
 
     /// Where --replay draws the picture [default: beside the script, as .html]
@@ -129,9 +132,9 @@ pub struct Simulate {
     #[arg(long)]
     coverage: bool,
 
-    /// Plant a known bug, to see that it is found; 'list' shows them. Only in builds made for that
-    #[arg(long, value_name = "BUG", hide = !cfg!(feature = "plant"))]
-    plant: Option<String>,
+    /// Inject a known bug, to see that it is found; 'list' shows them. Only in builds made for that
+    #[arg(long = "inject-bug", alias = "plant", value_name = "BUG", hide = !cfg!(feature = "bugs"))]
+    bug: Option<String>,
 
     #[command(flatten)]
     scope: exhaustive::Scope,
@@ -163,13 +166,13 @@ impl Simulate {
         if let Some(file) = &self.replay {
             return replay::replay(file, self.picture.as_deref(), self.output);
         }
-        let bug = self.plant.as_deref();
+        let bug = self.bug.as_deref();
         if let Some(worlds) = self.groups {
             return groups::run(worlds, self.seeds, bug, self.trace, self.output);
         }
         let entry = protocols::find(&self.protocol)?;
         if matches!(bug, Some("list" | "help")) {
-            return list_plants(&self.protocol, self.output);
+            return list_bugs(&self.protocol, self.output);
         }
         protocols::check_options(entry, &self.set).map_err(|(_, failure)| failure)?;
         let transport = self.transport.as_deref().map(str::parse::<Transport>);
@@ -185,7 +188,7 @@ impl Simulate {
             options: self.set,
             operations: self.operations,
             machine: self.machine,
-            plant: self.plant,
+            bug: self.bug,
         };
         campaign.check().map_err(refusal)?;
         if self.scope.exhaustive {
@@ -246,7 +249,7 @@ fn refusal(error: CampaignError) -> Failure {
 }
 
 #[derive(Serialize)]
-struct PlantReport {
+struct BugReport {
     name: &'static str,
     scenario: Option<u8>,
     of: &'static str,
@@ -254,12 +257,12 @@ struct PlantReport {
     campaign: &'static str,
 }
 
-/// The bugs that can be planted in this build.
-fn list_plants(protocol: &str, format: Format) -> Outcome {
-    let found = quintet_simulator::plants(protocol).map_err(Failure::usage)?;
+/// The bugs that can be injected in this build.
+fn list_bugs(protocol: &str, format: Format) -> Outcome {
+    let found = quintet_simulator::bugs(protocol).map_err(Failure::usage)?;
     let reports: Vec<_> = found
         .into_iter()
-        .map(|(of, spec)| PlantReport {
+        .map(|(of, spec)| BugReport {
             name: spec.name,
             scenario: Some(spec.scenario).filter(|number| *number > 0),
             of,

@@ -1,4 +1,4 @@
-//! `quintet torture`: real processes under real faults, judged by what clients saw.
+//! `quintet torture`: real processes under real faults, checked against the clients' observations.
 //!
 //! ```text
 //!   arguments ──► sandbox (when something needs rights) ──► quintet_lab::torture::run
@@ -36,7 +36,7 @@ Examples:
 
 Replicas are processes of this program. Faults: kill (kill -9 of the leader, of others, of all),
 stop (SIGSTOP, SIGCONT), partition (links that carry nothing, in one direction or both), reset
-(connections), disk (a full one), slow (a disk that others keep busy), corrupt (flipped bytes in a
+(connections), disk (a full one), slow (a disk that others keep busy), corrupt (corrupt bytes in a
 minority's files), rolling (SIGTERM to one after the other); members (killed ones are
 replaced, others come and go) and protocol (another one), which 'all' leaves out; and, alone, clients
 (hostile ones: giant commands, thousands of connections, garbage, strangers on every port, while honest answers,
@@ -57,19 +57,20 @@ pub struct Torture {
     #[arg(long, value_name = "N", default_value_t = 3)]
     replicas: u16,
 
-    /// How many proxies beside them: they serve a part of the clients, and 'kill' strikes them, too
+    /// How many proxies run next to the replicas: they serve a part of the clients, and 'kill'
+    /// kills them, too
     #[arg(long, value_name = "N", default_value_t = 0)]
     proxies: u16,
 
-    /// What an acknowledgement promises: disk or memory
+    /// The promise of an acknowledgement: disk or memory
     #[arg(long, default_value = "disk", value_parser = ["disk", "memory"])]
     durability: String,
 
-    /// For how long faults strike
+    /// For how long faults are injected
     #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
 
-    /// What faults and requests are drawn from [default: a new one]
+    /// Seed of faults and requests [default: a new one]
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
 
@@ -78,7 +79,7 @@ pub struct Torture {
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 
-    /// What lies between the replicas: 'loopback' (a proxy) or 'namespaces' (a network each)
+    /// The network between the replicas: 'loopback' (a proxy) or 'namespaces' (a network each)
     #[arg(long, value_name = "KIND", default_value = "loopback")]
     network: NetworkKind,
 
@@ -121,7 +122,8 @@ pub struct Torture {
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 
-    /// Lie to the judge: lose-writes, repeat-increments or stale-reads; must end in exit code 6
+    /// Give the checker false observations: lose-writes, repeat-increments or stale-reads; must end
+    /// in exit code 6
     #[arg(long, value_name = "LIE")]
     lie: Option<Lie>,
 
@@ -310,7 +312,7 @@ fn shown(report: &Report) -> String {
     let mut text = format!(
         "{} with {} replicas{}, durability {}, {}: {:.0} s, seed {}\n\
          {} operations, {} acknowledged, {} of unknown outcome, {} refused; {} errors excused\n\
-         {} keys read at every replica, {} lost; {} groups of keys judged, {} not linearizable, \
+         {} keys read at every replica, {} lost; {} groups of keys checked, {} not linearizable, \
          {} undecided\n",
         report.protocol,
         report.replicas,
@@ -332,7 +334,7 @@ fn shown(report: &Report) -> String {
         grouped(report.excused),
         grouped(report.keys),
         report.lost,
-        report.judged,
+        report.checked,
         report.non_linearizable,
         report.undecided,
     );
@@ -429,7 +431,7 @@ fn verdict(report: &Report, plan: &Plan) -> Outcome {
             report.history, report.directory
         )));
     }
-    if report.interrupted && report.judged == report.groups {
+    if report.interrupted && report.checked == report.groups {
         return Ok(());
     }
     let nothing = |what: String| Err(Failure::new(Exit::Failed, what));
@@ -439,12 +441,12 @@ fn verdict(report: &Report, plan: &Plan) -> Outcome {
     if report.acknowledged == 0 {
         return nothing("nothing was acknowledged, so nothing was proved".to_owned());
     }
-    if report.judged < report.groups {
-        return nothing("not all that was recorded was judged".to_owned());
+    if report.checked < report.groups {
+        return nothing("not all that was recorded was checked".to_owned());
     }
     if report.undecided > 0 {
         return nothing(format!(
-            "{} groups of keys could not be judged within the limits",
+            "{} groups of keys could not be checked within the limits",
             report.undecided
         ));
     }
@@ -455,7 +457,7 @@ fn verdict(report: &Report, plan: &Plan) -> Outcome {
         .map(Kind::name)
         .find(|kind| !report.faults.contains_key(*kind) && !report.skipped.contains_key(*kind));
     match never {
-        Some(kind) => nothing(format!("the fault '{kind}' never struck"))
+        Some(kind) => nothing(format!("the fault '{kind}' was never injected"))
             .map_err(|failure: Failure| failure.help("a longer run, by --seconds, has all faults")),
         None => Ok(()),
     }

@@ -8,7 +8,7 @@
 //!
 //! All systems are started once, so that a virtual machine's compiler has had time to warm up, and
 //! all but the one under load are stopped by a signal. Rounds alternate between the systems and
-//! each begins with another, so that a slow minute of the machine strikes all of them.
+//! each begins with another, so that a slow minute of the machine affects all of them.
 
 mod page;
 pub(crate) mod processes;
@@ -26,7 +26,7 @@ use quintet_cli::{Failure, Outcome};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
-const FILL_PATIENCE: Duration = Duration::from_secs(30);
+const FILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ impl Cell {
 /// A comparison to be run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What is compared, in the order of the table.
+    /// The compared systems, in the order of the table.
     pub systems: Vec<Spec>,
     /// The loads.
     pub cells: Vec<Cell>,
@@ -62,9 +62,9 @@ pub struct Plan {
     pub keys: u64,
     /// Repetitions.
     pub rounds: usize,
-    /// What is not counted, per cell.
+    /// Duration per cell that is not counted.
     pub warmup: Duration,
-    /// What is.
+    /// Duration that is counted.
     pub measured: Duration,
     /// Threads of the load generator.
     pub threads: usize,
@@ -93,7 +93,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What rounds must have in common to be compared.
+    /// The properties that rounds must have in common to be compared.
     fn identity(&self) -> Outcome<String> {
         let names: Vec<_> = self.systems.iter().map(Spec::name).collect();
         let text = format!(
@@ -122,7 +122,7 @@ impl Plan {
     }
 }
 
-/// What one round of one cell found on one system.
+/// The result of one round of one cell on one system.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// The system's name.
@@ -131,7 +131,7 @@ pub struct Sample {
     pub cell: String,
     /// Which repetition, from 0.
     pub round: usize,
-    /// What the clients saw.
+    /// The clients' observations.
     pub seen: Summary,
     /// CPU seconds of all members in the measured time.
     pub cpu_seconds: Option<f64>,
@@ -178,7 +178,7 @@ pub struct Line {
     pub failed: u64,
 }
 
-/// What a system is, for readers of the table.
+/// The description of a system for readers of the table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Described {
     /// Its name.
@@ -190,7 +190,7 @@ pub struct Described {
 /// All that a comparison found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
-    /// What each system is.
+    /// The description of each system.
     pub systems: Vec<Described>,
     /// The machine.
     pub machine: Machine,
@@ -218,7 +218,7 @@ pub struct Comparison {
     pub is_complete: bool,
     /// The table.
     pub lines: Vec<Line>,
-    /// What the table is made of.
+    /// The samples of the table.
     pub samples: Vec<Sample>,
 }
 
@@ -229,7 +229,7 @@ pub struct Step<'a> {
     pub done: usize,
     /// All cells.
     pub all: usize,
-    /// What is done now.
+    /// The current step.
     pub now: &'a str,
 }
 
@@ -254,15 +254,15 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Outcome<
         .unwrap_or(plan.rounds);
     kept.drop_where(|sample| sample.round >= first)?;
     let mut described = Vec::new();
-    let mut goes_on = true;
+    let mut continues = true;
     for (index, spec) in plan.systems.iter().enumerate() {
-        goes_on = goes_on
+        continues = continues
             && watch(Step {
                 done: kept.rows.len(),
                 all,
                 now: &format!("starting {}", spec.name()),
             });
-        if !goes_on {
+        if !continues {
             break;
         }
         let mut system = System::start(spec, plan, index)?;
@@ -271,7 +271,7 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Outcome<
             &targets[0],
             plan.keys,
             plan.value_size,
-            FILL_PATIENCE,
+            FILL_TIMEOUT,
             |_| {},
         )
         .map_err(|error| Failure::failed(format!("{}: filling: {error}", spec.name())))?;
@@ -302,13 +302,13 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Outcome<
             system.resume()?;
             for cell in &plan.cells {
                 let now = format!("round {}: {}, {}", round + 1, system.name(), cell.name());
-                goes_on = goes_on
+                continues = continues
                     && watch(Step {
                         done,
                         all,
                         now: &now,
                     });
-                if !goes_on {
+                if !continues {
                     break 'rounds;
                 }
                 kept.append(measure(plan, system, cell, round, syncs.as_ref())?)?;

@@ -131,7 +131,7 @@ impl Drop for Processes {
 /// Asks over HTTP/1.0, whose answers end with the connection; gives the body.
 ///
 /// # Errors
-/// When nobody answers in time, or not with code 200.
+/// When no server answers in time, or not with code 200.
 pub fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> std::io::Result<String> {
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{body}",
@@ -150,7 +150,7 @@ pub fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> std::i
 /// Sends `request` and gives all that comes back until the other side closes.
 ///
 /// # Errors
-/// When nobody answers in time.
+/// When no server answers in time.
 pub fn ask(address: SocketAddr, request: &[u8]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
     stream.set_read_timeout(Some(ANSWER))?;

@@ -30,7 +30,7 @@ const START: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 /// How often in a row the same leader must be named before it counts as settled.
 const SETTLED: usize = 3;
-/// What must be acknowledged after a stop, and how soon.
+/// The number of acknowledged writes required after a stop, and the time for them.
 const AWAKE_KEYS: u64 = 100;
 const AWAKE: Duration = Duration::from_secs(5);
 const PEER_OFFSET: u16 = 100;
@@ -53,7 +53,7 @@ pub struct Installed {
     pub openraft: PathBuf,
 }
 
-/// What an acknowledgement promises.
+/// The promise of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// On disk, as far as the system's own settings make it so.
@@ -575,7 +575,7 @@ impl System {
                 Ok(leader) => (last, same) = (Some(*leader), 1),
                 Err(_) => (last, same) = (None, 0),
             }
-            // Who has no leader for long needs none.
+            // Without a leader for long, the cluster needs none.
             let enough = match last {
                 Some(None) => SETTLED * 10,
                 _ => SETTLED,
@@ -745,7 +745,7 @@ impl System {
     }
 }
 
-/// What Java is to look through: of a directory that was named, what lies in it.
+/// The class path for Java: for a named directory, its contents.
 fn class_path(own: &Path, given: &str) -> String {
     let mut all = own.display().to_string();
     for part in given.split(':') {

@@ -5,7 +5,7 @@
 //!   bytes received ──digest──► which requests ended, and how; bytes to send back
 //! ```
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Reads a key.
@@ -19,7 +19,7 @@ pub enum Kind {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does.
+    /// Its kind.
     pub kind: Kind,
     /// The key's name.
     pub key: [u8; 16],
@@ -42,7 +42,7 @@ pub trait Dialect: Send {
     /// Appends a request; requests are numbered from 0 in the order of these calls.
     fn request(&mut self, request: &Request, value: &[u8], out: &mut Vec<u8>);
 
-    /// Takes the whole answers out of `input` and gives their length, or `None` when they make no
-    /// sense. What must be sent back is appended to `out`.
+    /// Takes the complete answers out of `input` and returns their length, or `None` when they are
+    /// invalid. Bytes to send back are appended to `out`.
     fn digest(&mut self, input: &[u8], out: &mut Vec<u8>, ended: &mut Vec<Ended>) -> Option<usize>;
 }

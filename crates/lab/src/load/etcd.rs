@@ -46,7 +46,7 @@ struct Call {
     has_ended: bool,
 }
 
-/// What of a message is still to be sent, and how much more of it its stream has room for.
+/// The unsent part of a message, and the remaining window of its stream.
 #[derive(Debug)]
 struct Unsent {
     stream: u32,

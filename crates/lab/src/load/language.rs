@@ -12,7 +12,7 @@ use quintet_replica::Level;
 pub enum Language {
     /// The Redis protocol.
     Resp {
-        /// What to authenticate with.
+        /// The password to authenticate with.
         password: Option<String>,
         /// Follow each write with `WAIT n`, and count it when that many replicas have it.
         wait: Option<u32>,

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 pub struct Url {
     /// `host:port`.
     pub authority: String,
-    /// What to authenticate with.
+    /// The password to authenticate with.
     pub password: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub enum Reply<'a> {
     Error(&'a [u8]),
 }
 
-/// What stands at the beginning of a buffer.
+/// The item at the beginning of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan<'a> {
     /// A whole reply and its length.
@@ -138,7 +138,7 @@ fn end(bytes: &[u8], at: usize, depth: usize) -> Option<Result<usize, ()>> {
     }
 }
 
-/// What the next reply on a connection answers.
+/// The request that the next reply on a connection answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     /// The greeting: no request.

@@ -22,10 +22,10 @@ use std::{
 
 /// The part of its threads' time from which on the generator counts as the bottleneck.
 const BUSY: f64 = 0.9;
-/// What each connection may need until it is greeted; no request is sent before all are.
+/// Time that each connection may need for its handshake; no request is sent before all are done.
 const GREETING: Duration = Duration::from_millis(1);
 
-/// What is asked of a system.
+/// The load for a system.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Where to connect, connections taking turns.
@@ -47,9 +47,9 @@ pub struct Load {
     pub value_size: usize,
     /// Threads of the generator.
     pub threads: usize,
-    /// What is not counted.
+    /// Duration that is not counted.
     pub warmup: Duration,
-    /// What is.
+    /// Duration that is counted.
     pub measured: Duration,
     /// Draws the keys.
     pub seed: u64,
@@ -87,7 +87,7 @@ impl Latency {
     }
 }
 
-/// What a measurement found.
+/// The result of a measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// Good answers in the measured time.
@@ -100,7 +100,7 @@ pub struct Summary {
     pub pause_max_milliseconds: f64,
     /// Error answers and lost connections by their first word.
     pub errors: BTreeMap<String, u64>,
-    /// Requests that nobody answered.
+    /// Requests without an answer.
     pub unanswered: u64,
     /// Requests that were due but never sent.
     pub unsent: u64,
@@ -179,7 +179,7 @@ pub fn run(load: &Load, mut edge: impl FnMut()) -> io::Result<Summary> {
     let mut summary = Summary::of(&measured, load.measured)?;
     summary.generator_cores = generator_cores;
     summary.stolen = ended.map(|(before, after)| after.stolen_since(before));
-    // What was due and never sent waited for answers, not for the generator.
+    // Requests that were due and never sent waited for answers, not for the generator.
     summary.generator_bound = generator_cores.is_some_and(|cores| cores > BUSY * threads as f64);
     Ok(summary)
 }

@@ -40,11 +40,11 @@ const LATENCY_MAX: u64 = 120_000_000_000;
 pub struct Target {
     /// Where it listens.
     pub address: SocketAddr,
-    /// What it speaks.
+    /// Its protocol.
     pub language: Language,
 }
 
-/// What a worker is told.
+/// The task of a worker.
 #[derive(Clone, Debug)]
 pub struct Orders {
     /// Where to connect, connections taking turns.
@@ -63,13 +63,13 @@ pub struct Orders {
     pub random_arrivals: bool,
     /// When it all begins.
     pub start: Instant,
-    /// What is not counted.
+    /// Duration that is not counted.
     pub warmup: Duration,
-    /// What is.
+    /// Duration that is counted.
     pub measured: Duration,
 }
 
-/// What a worker measured.
+/// The measurements of a worker.
 #[derive(Debug)]
 pub struct Measured {
     /// Nanoseconds from due (open loop) or sent (closed loop) to answered, of what was due in the
@@ -79,7 +79,7 @@ pub struct Measured {
     pub answered: u64,
     /// Error answers and lost connections by their first word, over the whole run.
     pub errors: BTreeMap<String, u64>,
-    /// Requests that nobody answered before the end.
+    /// Requests without an answer before the end.
     pub unanswered: u64,
     /// Requests that were due but never sent, for want of room.
     pub unsent: u64,
@@ -103,7 +103,7 @@ struct Connection {
     written: usize,
     input: Vec<u8>,
     /// When the requests from number `first` on were due or sent; `None` for those answered.
-    under_way: VecDeque<Option<Instant>>,
+    in_flight: VecDeque<Option<Instant>>,
     first: u64,
     /// How many of them are not answered.
     open: usize,
@@ -116,17 +116,17 @@ impl Connection {
         let request = workload.draw(&mut self.modified);
         self.dialect
             .request(&request, workload.value(), &mut self.output);
-        self.under_way.push_back(Some(since));
+        self.in_flight.push_back(Some(since));
         self.open += 1;
     }
 
     /// When the request with this number was due or sent.
     fn answered(&mut self, number: u64) -> Option<Instant> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        let since = self.under_way.get_mut(index)?.take()?;
+        let since = self.in_flight.get_mut(index)?.take()?;
         self.open -= 1;
-        while self.under_way.front().is_some_and(Option::is_none) {
-            self.under_way.pop_front();
+        while self.in_flight.front().is_some_and(Option::is_none) {
+            self.in_flight.pop_front();
             self.first += 1;
         }
         Some(since)
@@ -204,7 +204,7 @@ impl Worker {
                 output: Vec::new(),
                 written: 0,
                 input: Vec::new(),
-                under_way: VecDeque::new(),
+                in_flight: VecDeque::new(),
                 first: 0,
                 open: 0,
                 modified: None,
@@ -486,7 +486,7 @@ impl Worker {
             .errors
             .entry("connection lost".to_owned())
             .or_default() += lost;
-        connection.under_way.clear();
+        connection.in_flight.clear();
         connection.first = 0;
         connection.open = 0;
         connection.modified = None;

@@ -1,4 +1,4 @@
-//! What is asked: which keys, reads or writes, in an order that a seed decides.
+//! The requests: which keys, reads or writes, in an order that a seed decides.
 
 use super::dialect::{Kind, Request};
 
@@ -152,7 +152,7 @@ impl Mix {
     }
 }
 
-/// What the clients ask, drawn one request at a time.
+/// The clients' requests, drawn one at a time.
 #[derive(Clone, Debug)]
 pub struct Workload {
     keys: Keys,
@@ -177,7 +177,7 @@ impl Workload {
         self.random.unit()
     }
 
-    /// What writes write.
+    /// The value that writes store.
     pub fn value(&self) -> &[u8] {
         &self.value
     }

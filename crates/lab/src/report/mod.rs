@@ -1,4 +1,4 @@
-//! What is written at the end of a run: for people, for spreadsheets, for programs.
+//! The output at the end of a run: for people, for spreadsheets, for programs.
 //!
 //! ```text
 //!   Results ──► results.json (all), results.csv (a line per repetition), report.html (one page)

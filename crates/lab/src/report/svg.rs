@@ -25,16 +25,16 @@ pub struct Series {
     pub name: String,
     /// Its points, in the order in which they are joined.
     pub points: Vec<Point>,
-    /// Whether somebody else published it.
+    /// Whether another source published it.
     pub is_published: bool,
 }
 
 /// A plot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
-    /// What goes right.
+    /// The horizontal axis.
     pub x: String,
-    /// What goes up.
+    /// The vertical axis.
     pub y: String,
     /// Its lines.
     pub series: Vec<Series>,

@@ -1,5 +1,5 @@
-//! Running scenarios: every cell on every backend, repetition by repetition, so that a slow minute
-//! strikes all alike.
+//! Runs scenarios: every cell on every backend, repetition by repetition, so that a slow minute
+//! affects all alike.
 //!
 //! ```text
 //!   Scenario ──► jobs: repetition × backend × cell ──► Row ──append──► DIR/NAME.rows
@@ -70,7 +70,7 @@ pub struct Step<'a> {
     pub done: usize,
     /// All jobs.
     pub all: usize,
-    /// What is done now.
+    /// The current step.
     pub now: &'a str,
 }
 
@@ -225,7 +225,8 @@ fn loaded<'a>(
     cell
 }
 
-/// What one cell gives in virtual time, operations per second, measured as long as in a quick run.
+/// The throughput of one cell in virtual time, operations per second, measured as long as in a
+/// quick run.
 pub(crate) fn simulate(
     scenario: &Scenario,
     cell: &crate::scenario::Cell,
@@ -240,7 +241,7 @@ pub(crate) fn simulate(
     simulated::run(&job, profile).map(|row| row.throughput)
 }
 
-/// What rows must have in common with a run to be part of it.
+/// The properties that rows must share with a run to be part of it.
 fn identity(
     scenario: &Scenario,
     measured: Duration,

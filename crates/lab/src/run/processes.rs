@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Cluster::start ──► settle ──► fill ──► load ──► Row
-//!                                   faults ┘ struck by a thread of their own, on time
+//!                                   faults ┘ injected by a thread of their own, on time
 //! ```
 
 use super::{Job, Options};
@@ -23,8 +23,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-const FILL_PATIENCE: Duration = Duration::from_secs(30);
-/// What a cluster may need to start, when changes of links must be told a beginning beforehand.
+const FILL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a cluster may need to start, when changes of links need a known beginning.
 const STARTS_WITHIN: Duration = Duration::from_secs(6);
 
 pub(super) fn run(job: &Job<'_>, options: &Options) -> Outcome<Row> {
@@ -69,7 +69,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Outcome<Row> {
             &targets[0],
             load.keys,
             load.value_size,
-            FILL_PATIENCE,
+            FILL_TIMEOUT,
             |_| {},
         )
         .map_err(|error| Failure::failed(format!("{}: filling: {error}", cell.protocol)))?;
@@ -110,12 +110,12 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Outcome<Row> {
     let mut edges = Vec::new();
     let start = Instant::now() + greeting;
     let measures_at = SystemTime::now() + greeting + scenario.warmup;
-    let (seen, struck) = thread::scope(|scope| {
-        let strikes = scope.spawn(|| -> Outcome<()> {
+    let (seen, injected) = thread::scope(|scope| {
+        let injections = scope.spawn(|| -> Outcome<()> {
             for (at, id, kind, begins) in events {
                 thread::sleep((start + at).saturating_duration_since(Instant::now()));
                 if begins {
-                    locked().strike(id, kind);
+                    locked().inject(id, kind);
                 } else {
                     locked().relent(id, kind)?;
                 }
@@ -130,10 +130,10 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Outcome<Row> {
                 syncs.as_ref().and_then(|syncs| syncs.of(&cluster.pids())),
             ));
         });
-        let struck = strikes.join();
-        (seen, struck)
+        let injected = injections.join();
+        (seen, injected)
     });
-    struck.map_err(|_| Failure::failed("striking replicas failed"))??;
+    injected.map_err(|_| Failure::failed("injecting faults failed"))??;
     let seen = seen?;
     let [before, after] = edges.as_slice() else {
         return Err(Failure::failed("a measurement had no beginning or no end"));

@@ -14,7 +14,7 @@ use quintet_simulator::performance::Hunt;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What an adversary does.
+/// The attack of an adversary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttackKind {
@@ -63,7 +63,7 @@ impl AttackKind {
         }
     }
 
-    /// What it does, in a few words.
+    /// A short description.
     pub const fn about(self) -> &'static str {
         match self {
             Self::None => "nothing, to compare with",
@@ -95,7 +95,7 @@ pub(super) struct AttackText {
     loss: Option<f64>,
 }
 
-/// What an attack comes to.
+/// The faults of an attack.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Attack {
     pub changes: Vec<Change>,
@@ -109,7 +109,7 @@ const DELAY_MORE: Duration = Duration::from_millis(500);
 const LOSS: f64 = 0.3;
 
 impl AttackText {
-    /// What it comes to, for `replicas` replicas in a run that begins `begins` before the
+    /// The faults of the attack, for `replicas` replicas in a run that begins `begins` before the
     /// measuring, which takes `measured`.
     pub fn attack(
         &self,

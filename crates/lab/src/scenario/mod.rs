@@ -41,7 +41,7 @@ impl Backend {
     }
 }
 
-/// What a sweep changes.
+/// The parameter of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Parameter {
@@ -80,11 +80,11 @@ impl Parameter {
     }
 }
 
-/// What stands on an axis.
+/// The quantity on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
-    /// What the sweep changes.
+    /// The parameter of the sweep.
     Swept,
     /// Good answers per second.
     Throughput,
@@ -146,7 +146,7 @@ pub struct Workload {
     pub distribution: Distribution,
     /// At which replicas.
     pub place: Place,
-    /// What reads need.
+    /// The consistency that reads need.
     pub level: Level,
     /// Clients reach replicas and proxies over links like theirs, on the simulated backend.
     pub remote: bool,
@@ -170,20 +170,20 @@ pub struct Published {
 /// A plot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plot {
-    /// What goes right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// What goes up.
+    /// The vertical axis.
     pub y: Axis,
 }
 
-/// What happens to a replica or to links, for the plots.
+/// An event at a replica or at links, for the plots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shade {
     /// When, in seconds since the measuring began.
     pub from: f64,
     /// Until when.
     pub until: f64,
-    /// What.
+    /// The event.
     pub what: String,
 }
 
@@ -192,7 +192,7 @@ pub struct Shade {
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// What it shows.
+    /// The subject of the scenario.
     pub about: String,
     /// The paper and the figure that it answers to; empty for none.
     pub paper: String,
@@ -209,7 +209,7 @@ pub struct Scenario {
     pub shards: Vec<(String, Pattern)>,
     /// How many replicas.
     pub replicas: usize,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// How frames travel between real replicas: `tcp`, `udp` or `shared-memory`.
     pub transport: String,
@@ -223,21 +223,21 @@ pub struct Scenario {
     pub cards: Cards,
     /// Which replicas are slow when the sweep is about that.
     pub slowed: Vec<u16>,
-    /// What happens to replicas, counted from the beginning of the run.
+    /// Faults of replicas, with times counted from the beginning of the run.
     pub faults: Vec<Fault>,
-    /// What happens to the present leader, on the simulated backend.
+    /// Faults of the present leader, on the simulated backend.
     pub hunt: Option<Hunt>,
     /// The same and what happens to links, counted from the beginning of the measuring.
     pub shades: Vec<Shade>,
-    /// What changes from cell to cell.
+    /// The parameter that changes from cell to cell.
     pub sweep: Option<(Parameter, Vec<u64>)>,
     /// Which of the values a quick run has.
     pub sweep_quick: Option<Vec<u64>>,
     /// The machine of the simulated backend.
     pub profile: String,
-    /// What is not counted.
+    /// Duration that is not counted.
     pub warmup: Duration,
-    /// What is.
+    /// Duration that is counted.
     pub measured: Duration,
     /// The same in a quick run.
     pub measured_quick: Option<Duration>,
@@ -245,9 +245,9 @@ pub struct Scenario {
     pub repetitions: usize,
     /// Draws everything.
     pub seed: u64,
-    /// What is plotted.
+    /// The plots.
     pub plots: Vec<Plot>,
-    /// What a paper shows.
+    /// The values that a paper shows.
     pub published: Vec<Published>,
 }
 
@@ -317,7 +317,7 @@ impl Scenario {
                         cell.clocks.error = Duration::from_micros(*value);
                     }
                     Some(Parameter::Efficiency) => cell.efficiency = *value,
-                    // What 100 % is, is known when the value 0 has been measured.
+                    // The load of 100 % is known when the value 0 has been measured.
                     Some(Parameter::Load) => {
                         cell.workload.rate = None;
                         cell.calm = *value == 0;
@@ -344,7 +344,7 @@ impl Scenario {
         found.map(|(_, pattern)| *pattern)
     }
 
-    /// What happens to replicas in a cell.
+    /// The faults of replicas in a cell.
     pub fn faults_of(&self, cell: &Cell) -> &[Fault] {
         match cell.calm {
             true => &[],

@@ -558,7 +558,7 @@ pub fn parse(text: &str, file: &str) -> Outcome<Scenario> {
     let read: Text =
         toml::from_str(text).map_err(|error| toml_error::failure(&error, text, file))?;
     check(read).map_err(|why| {
-        // What is wrong begins with its key: find the line.
+        // An error message begins with its key: find the line.
         let key = why.split([':', '.']).next().unwrap_or_default();
         let line = text.lines().position(|line| {
             let line = line.trim_start_matches(['[', ' ']);
@@ -975,7 +975,7 @@ mod tests {
                         warmup = '100ms'\nmeasured = '1s'\n[workload]\nclients = 8\n";
 
     #[test]
-    fn what_comes_with_the_program_can_be_read() {
+    fn built_in_files_can_be_read() {
         for (name, text) in BUILT_IN {
             let scenario = parse(text, name).unwrap();
             assert_eq!(scenario.name, name);
@@ -992,7 +992,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_need_each_other_are_judged_together() {
+    fn dependent_options_are_checked_together() {
         let options = "[options.chain_paxos]\nelection_timeout_ms = 5000\n";
         let pair = format!("{GOOD}{options}suspect_timeout_ms = 3000\n");
         assert_eq!(parse(&pair, "f").unwrap().options.len(), 2);
@@ -1001,7 +1001,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_may_be_elsewhere_and_content_with_less_by_protocol_and_variant() {
+    fn clients_may_be_remote_with_weaker_reads_per_variant() {
         let text = GOOD.replace(
             "['multipaxos']",
             "['multipaxos', 'chain_paxos+reads=chain', 'chain_paxos+stale']",

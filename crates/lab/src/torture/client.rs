@@ -65,7 +65,7 @@ impl Connection {
     /// Connects and authenticates.
     ///
     /// # Errors
-    /// When nobody answers in time.
+    /// When no server answers in time.
     pub fn open(address: SocketAddr, password: &str, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   DIR/replica-0/quintet.toml    what it is started with
-//!   DIR/replica-0/quintet.log     what it said, all its lives after one another
+//!   DIR/replica-0/quintet.log     log of all its incarnations in turn
 //!   DIR/replica-0/data/           what it keeps; a small file system of its own for full disks
 //!   DIR/proxy-3/                  the same of a proxy, which keeps nothing
 //!
@@ -33,15 +33,15 @@ use std::{
 
 /// How long an admin answer may take.
 const ANSWER: Duration = Duration::from_secs(2);
-/// What clients authenticate with.
+/// The clients' password.
 pub const PASSWORD: &str = "torture";
 /// When a replica gives a request up.
 pub const CLIENT_DEADLINE: Duration = Duration::from_secs(8);
 
-/// What `/status` says, as far as it is needed here.
+/// The fields of `/status` that are needed here.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Status {
-    /// Who leads, if somebody does.
+    /// The leader, if there is one.
     pub leader: Option<u16>,
     /// Whether it takes part in quorums.
     pub voting: bool,
@@ -182,7 +182,7 @@ impl Replica {
         let how = self.ended.map_or_else(|| "runs".to_owned(), shown);
         let kind = if self.is_proxy { "proxy" } else { "replica" };
         let mut text = format!("{kind} {} {how}", self.id);
-        if let Some(words) = last_words(&self.log()) {
+        if let Some(words) = exit_message(&self.log()) {
             // Writing to a string does not fail.
             let _ = write!(text, "; it said: {words}");
         }
@@ -201,7 +201,7 @@ pub fn shown(status: ExitStatus) -> String {
 }
 
 /// The last error in a log, or its last line.
-fn last_words(log: &Path) -> Option<String> {
+fn exit_message(log: &Path) -> Option<String> {
     let mut file = fs::File::open(log).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(8 << 10)))
@@ -223,7 +223,7 @@ pub struct Cluster {
     pub replicas: Vec<Replica>,
     /// By id, which continues behind the replicas.
     pub proxies: Vec<Replica>,
-    /// What lies between them.
+    /// The network between them.
     pub network: Network,
     program: PathBuf,
     /// The soft limit of descriptors that processes begin with, if not this one's.
@@ -363,7 +363,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who leads by its own word: who ordered last if several say so.
+    /// The replica that reports itself as the leader; of several, the one that ordered last.
     #[must_use]
     pub fn leader(&self) -> Option<u16> {
         let mut found = None;

@@ -1,14 +1,14 @@
-//! The hand that strikes: one fault after another, within what the cluster promises to survive.
+//! Injects one fault after another, within what the cluster promises to survive.
 //!
 //! ```text
-//!   draw a kind ──► strike ──► hold (look after the processes; perhaps a second, small fault)
+//!   draw a kind ──► inject ──► hold (look after the processes; perhaps a second, small fault)
 //!        ▲                       │
 //!        │                       ▼
 //!        └── rest ◄── wait until all take part again ◄── heal
 //! ```
 //!
 //! The next fault waits until every replica has caught up with the last one: what a minority
-//! forgot or lost must be whole again before another minority may lose something.
+//! lost its state or data must be whole again before another minority may lose something.
 
 use super::{
     Plan, TortureError,
@@ -32,7 +32,7 @@ use std::{
 };
 
 /// How long anything may take on a busy machine before it counts as never happening.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(10);
 /// No attack is shorter.
 const ATTACK_MIN: Duration = Duration::from_millis(500);
@@ -49,7 +49,7 @@ const FULL: &[Trouble] = &[Trouble::Full, Trouble::Connection];
 /// Why the driver stops early.
 #[derive(Debug)]
 pub enum Halt {
-    /// Somebody asked.
+    /// The user interrupted the run.
     Asked,
     /// Something happened that must not happen.
     Violation(String),
@@ -65,16 +65,16 @@ impl From<std::io::Error> for Halt {
 
 pub(super) type Step<T = ()> = Result<T, Halt>;
 
-/// What the caller is told now and then; `false` asks to stop.
+/// Called now and then; `false` stops the run.
 pub type Watch<'a> = &'a mut dyn FnMut(&Driver<'_>) -> bool;
 
 /// See the module.
 pub struct Driver<'a> {
-    /// What is to be done.
+    /// The plan.
     pub plan: &'a Plan,
     /// The replicas.
     pub cluster: Cluster,
-    /// What is shared with the clients.
+    /// The state shared with the clients.
     pub shared: Arc<Shared>,
     /// How often each fault was done, by kind and by kind and variant.
     pub counts: BTreeMap<String, u64>,
@@ -82,7 +82,7 @@ pub struct Driver<'a> {
     pub exits: BTreeMap<String, u64>,
     /// When the faults began.
     pub began: Instant,
-    /// What is being done now, in words.
+    /// The current step, in words.
     pub now: String,
     /// Replicas whose data lie on a small file system of their own.
     pub small_disks: BTreeSet<u16>,
@@ -90,7 +90,7 @@ pub struct Driver<'a> {
     cuts: Cuts,
     /// The window of the fault that is in force.
     window: Option<usize>,
-    /// What hostile clients came to.
+    /// The result of hostile clients.
     pub hostile: Option<Outcome>,
     /// Attacks that are still to be made.
     attacks: Vec<Attack>,
@@ -145,7 +145,7 @@ impl<'a> Driver<'a> {
 
     // --- time passes ----------------------------------------------------------------------
 
-    /// Looks after the processes; an end that nobody meant is a violation.
+    /// Checks the processes; an unintended end is a violation.
     pub(super) fn look(&mut self, watch: Watch<'_>) -> Step {
         for replica in self.cluster.all_mut() {
             if let Some(status) = replica.look()
@@ -186,7 +186,7 @@ impl<'a> Driver<'a> {
         watch: Watch<'_>,
         mut holds: impl FnMut(&mut Self) -> Option<T>,
     ) -> Step<T> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             if let Some(found) = holds(self) {
                 return Ok(found);
@@ -198,7 +198,7 @@ impl<'a> Driver<'a> {
                     });
                 return Err(Halt::Violation(format!(
                     "not within {} s: {what} ({})",
-                    PATIENCE.as_secs(),
+                    TIMEOUT.as_secs(),
                     states.collect::<Vec<_>>().join("; ")
                 )));
             }
@@ -252,11 +252,11 @@ impl<'a> Driver<'a> {
         self.recover(watch)
     }
 
-    /// Strikes until the time is over.
+    /// Injects faults until the time is over.
     ///
     /// # Errors
     /// When something happened that must not.
-    pub fn strike(&mut self, kinds: &[Kind], watch: Watch<'_>) -> Step {
+    pub fn inject(&mut self, kinds: &[Kind], watch: Watch<'_>) -> Step {
         self.began = Instant::now();
         // Each kind once in drawn order, then by chance: a short run has all of them, too, and
         // takes longer than it was told if it must.
@@ -302,7 +302,7 @@ impl<'a> Driver<'a> {
                 Kind::Protocol => self.change_protocol(watch)?,
                 Kind::Clients => self.attack(watch)?,
             }
-            // What was drawn may have been impossible here: a ring of three cuts nothing.
+            // The drawn fault may have been impossible here: a ring of three cuts nothing.
             if self.counts.contains_key(kind.name())
                 && let Some(at) = first.iter().rposition(|other| *other == kind)
             {
@@ -693,7 +693,7 @@ impl<'a> Driver<'a> {
         let target = targets[self.random.index(targets.len())];
         let hit = self.draw_minority();
         if hit.len() > self.minority() {
-            // Nobody else has what a single replica loses.
+            // The data of a single replica has no other copy.
             return Ok(());
         }
         self.begin(Kind::Corrupt, target.name(), &hit);
@@ -839,10 +839,10 @@ impl<'a> Driver<'a> {
         let targets: Vec<_> = targets.collect();
         let attackers = Attackers::start(attack, &targets, self.random.draw())?;
         // Whether it goes well or not, the attackers leave.
-        let struck = self.under_attack(attack, watch);
+        let injected = self.under_attack(attack, watch);
         let outcome = self.hostile.get_or_insert_default();
         let complaints = attackers.end(outcome);
-        struck?;
+        injected?;
         self.end(watch)?;
         self.note_memory(Some(attack));
         match complaints.first() {
@@ -858,7 +858,8 @@ impl<'a> Driver<'a> {
     }
 
     fn under_attack(&mut self, attack: Attack, watch: Watch<'_>) -> Step {
-        // What is left is shared by those that have not been; later ones take as long as a share.
+        // The remaining time is shared by the attacks that have not run; later ones take as long as
+        // a share.
         let all = self.all_attacks().len();
         let left = self.plan.duration.saturating_sub(self.began.elapsed());
         let share = match self.counts.get(Kind::Clients.name()) {

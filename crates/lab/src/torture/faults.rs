@@ -21,7 +21,7 @@ pub enum Kind {
     Disk,
     /// A disk that is slow: others write and sync on it without pause.
     Slow,
-    /// Flipped bytes in the files of one replica, or of a minority.
+    /// Corrupted bytes in the files of one replica, or of a minority.
     Corrupt,
     /// SIGTERM to one after the other.
     Rolling,

@@ -1,4 +1,4 @@
-//! What is done to a replica's files: bytes flipped, the disk filled, the disk kept busy.
+//! Damage to a replica's files: corrupted bytes, a full disk, a busy disk.
 //!
 //! ```text
 //!   journal/*.segment   ▮▮▮▮▮▮▮▯▯▯▯   a byte in the written part, with records behind it
@@ -22,7 +22,7 @@ use std::{
 /// A slot of the promise file; see the journal's format.
 const PROMISE_SLOT: u64 = quintet_replica::journal::PROMISE_SLOT as u64;
 
-/// What is damaged.
+/// The damaged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A record in the middle of the journal.
@@ -52,7 +52,7 @@ pub struct Damage {
     pub path: PathBuf,
     /// Where.
     pub offset: u64,
-    /// What stood there.
+    /// The original byte.
     byte: u8,
 }
 
@@ -92,7 +92,7 @@ fn written(bytes: &[u8]) -> usize {
         .map_or(0, |last| last + 1)
 }
 
-/// Flips a bit in the files of a replica that does not run. `None` when there is nothing that
+/// Inverts a bit in the files of a replica that does not run. `None` when there is nothing that
 /// could be damaged so.
 ///
 /// # Errors
@@ -149,7 +149,7 @@ pub fn damage(data: &Path, target: Target, random: &mut Random) -> io::Result<Op
         return Ok(None);
     }
     let file = OpenOptions::new().read(true).write(true).open(&path)?;
-    // A few tries: flipping a zero that nobody reads would damage nothing.
+    // A few tries: inverting a bit of unused zeros would damage nothing.
     for _ in 0..1000 {
         let offset = random.between(range.start as u64, range.end as u64 - 1);
         let mut byte = [0];
@@ -216,7 +216,7 @@ impl Drop for Filler {
     }
 }
 
-/// Somebody else who writes to the same disk and syncs without pause; ends when dropped.
+/// Another writer to the same disk that syncs without pause; ends when dropped.
 #[derive(Debug)]
 pub struct Storm {
     stop: Arc<AtomicBool>,
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_is_not_damaged() {
+    fn empty_journal_is_not_damaged() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("journal")).unwrap();
         fs::create_dir_all(directory.path().join("snapshots")).unwrap();

@@ -11,7 +11,7 @@
 
 use super::{
     cluster::{Joins, PASSWORD, shown},
-    driver::{BREAKS, Driver, Halt, PATIENCE, Step, Watch},
+    driver::{BREAKS, Driver, Halt, Step, TIMEOUT, Watch},
     faults::Kind,
     network::{NetworkKind, REPLICAS_MAX},
     timeline::Trouble,
@@ -150,7 +150,7 @@ impl Driver<'_> {
         let joins = std::mem::replace(&mut replica.joins, joined);
         self.cluster.start(id)?;
         self.cluster.replicas[at].may_end = true;
-        // Nobody works with it until it is told.
+        // No client uses it until it is told to.
         let excuses = self.excuse(&BTreeSet::from([id]), OUTSIDE);
         let what = format!("replica {id} is told that another has its place");
         let status = self.until(&what, watch, |driver| driver.cluster.replicas[at].ended)?;
@@ -295,10 +295,10 @@ impl Driver<'_> {
             }
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             self.count("change refused at first");
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 return Err(Halt::Violation(format!(
                     "not within {} s: {}: {said}",
-                    PATIENCE.as_secs(),
+                    TIMEOUT.as_secs(),
                     words.join(" ")
                 )));
             }

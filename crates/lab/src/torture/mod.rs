@@ -1,12 +1,13 @@
-//! Torture: a cluster of real processes under real faults, judged by what its clients saw.
+//! Torture: a cluster of real processes under real faults, checked against its clients'
+//! observations.
 //!
 //! ```text
-//!   Plan ──► files, network ──► quintet serve × N ◄── signals, cuts, resets, full disks, flips
+//!   Plan ──► files, network ──► quintet serve × N ◄── signals, cuts, resets, full disks, rot
 //!                                    ▲                        │ driver
 //!                   clients ── RESP ─┘                        ▼
 //!                      │                         timeline: which fault, since when, whose clients
 //!                      ▼                                      │   may see what
-//!                  recording ──────────► judge ◄──────────────┘
+//!                  recording ──────────► check ◄──────────────┘
 //!                                          └─► Report: lost, not linearizable, pauses, complaints
 //! ```
 //!
@@ -14,18 +15,18 @@
 //! around the same code keep the promise, too. Nothing here is inside the replicas: they are the
 //! shipped program, configured by files.
 //!
-//! What is checked: every answer fits one order of all operations (linearizability, over keys and
-//! transactions); every acknowledged write is there in the end, at every replica; clients see no
-//! error but those that the fault in force excuses; processes end as they were told, with the
-//! documented exit codes; after the last fault all replicas come to the same state.
+//! It checks that every answer fits one order of all operations (linearizability, over keys and
+//! transactions), that every acknowledged write is at every replica in the end, that clients see
+//! only errors that the fault in force excuses, that processes end with the documented exit codes,
+//! and that all replicas reach the same state after the last fault.
 
+mod check;
 mod client;
 mod cluster;
 mod driver;
 mod faults;
 mod files;
 pub mod hostile;
-mod judge;
 mod members;
 pub(crate) mod network;
 mod proxy;
@@ -61,7 +62,7 @@ const SMALL_DISK: u64 = 24 << 20;
 const SMALL_DISK_PER_REQUEST: u64 = 48;
 const VIOLATIONS_MAX: usize = 20;
 
-/// What is to be done.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The `quintet` program.
@@ -74,16 +75,16 @@ pub struct Plan {
     pub replicas: u16,
     /// How many proxies beside them, which have their share of the clients.
     pub proxies: u16,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
-    /// For how long faults strike.
+    /// For how long faults are injected.
     pub duration: Duration,
-    /// What draws faults and requests. Processes and threads are not repeatable, so the same seed
+    /// The seed of faults and requests. Processes and threads are not repeatable, so the same seed
     /// gives the same plan, not the same run.
     pub seed: u64,
     /// Which faults.
     pub faults: FaultSet,
-    /// What lies between the replicas.
+    /// The network between the replicas.
     pub network: NetworkKind,
     /// How messages travel between them: `tcp`, `udp` or `shared-memory`.
     pub transport: String,
@@ -99,11 +100,11 @@ pub struct Plan {
     pub base_port: u16,
     /// Whether mounts are private, see [`sandbox`]: small disks can be made.
     pub mounts: bool,
-    /// A lie told to the judge, to see that it detects.
+    /// False observations for the checker, to see that it detects them.
     pub lie: Option<Lie>,
-    /// What the replicas must keep to while clients are hostile.
+    /// The bounds that the replicas must keep while clients are hostile.
     pub bounds: hostile::Bounds,
-    /// What hostile clients do; none: everything.
+    /// The attacks of hostile clients; none: everything.
     pub attacks: Vec<hostile::Attack>,
 }
 
@@ -124,9 +125,9 @@ pub enum TortureError {
 /// How far it is.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// For how long faults have struck.
+    /// For how long faults have been injected.
     pub elapsed: Duration,
-    /// What is being done.
+    /// The current step.
     pub now: String,
     /// Faults so far.
     pub faults: u64,
@@ -136,7 +137,7 @@ pub struct Progress {
     pub complaints: u64,
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Report {
     /// The protocol's name.
@@ -155,7 +156,7 @@ pub struct Report {
     pub seed: u64,
     /// How long it took before that until all replicas served, in seconds.
     pub set_up_seconds: f64,
-    /// For how long faults struck.
+    /// For how long faults were injected.
     pub seconds: f64,
     /// Faults by kind, and by kind and variant.
     pub faults: BTreeMap<String, u64>,
@@ -183,8 +184,8 @@ pub struct Report {
     pub undecided: u64,
     /// Groups of keys that have a history.
     pub groups: u64,
-    /// Groups of keys that were judged; after a few violations the rest is left.
-    pub judged: u64,
+    /// Checked groups of keys; after a few violations the rest is left.
+    pub checked: u64,
     /// Keys that were read at every replica in the end.
     pub keys: u64,
     /// Where all replicas stood in the end, if they came to stand at the same position.
@@ -195,11 +196,11 @@ pub struct Report {
     pub exits: BTreeMap<String, u64>,
     /// How long clients of replicas that were not hit went unanswered, by fault.
     pub pauses: BTreeMap<String, Pause>,
-    /// What hostile clients came to, if there were any.
+    /// The result of hostile clients, if there were any.
     pub hostile: Option<hostile::Outcome>,
-    /// Somebody asked to stop before the time was over.
+    /// The user interrupted the run before the time was over.
     pub interrupted: bool,
-    /// What must not be, in words.
+    /// The violations, in words.
     pub violations: Vec<String>,
     /// The recorded history.
     pub history: String,
@@ -272,7 +273,7 @@ fn possible(plan: &Plan) -> (Vec<Kind>, BTreeMap<String, String>) {
                 Some("with fewer than three replicas none can be lost and replaced")
             }
             Kind::Corrupt if plan.replicas < 3 => {
-                Some("with fewer than three replicas nobody else has what one loses")
+                Some("with fewer than three replicas no other has what one loses")
             }
             Kind::Kill | Kind::Rolling
                 if plan.replicas < 3 && plan.durability == Durability::Memory =>
@@ -315,7 +316,7 @@ fn data_of(plan: &Plan, id: u16) -> PathBuf {
 /// Carries the plan out. `progress` is called now and then and asks to stop by `false`.
 ///
 /// # Errors
-/// When there is nothing to judge: the plan is invalid, the cluster did not come up, or the
+/// When there is nothing to check: the plan is invalid, the cluster did not come up, or the
 /// operating system refused something.
 pub fn run(
     plan: &Plan,
@@ -372,10 +373,10 @@ pub fn run(
     }
     let clients = start_clients(plan, &shared)?;
     report.set_up_seconds = begun.elapsed().as_secs_f64();
-    let struck = driver.strike(&kinds, &mut watch);
+    let injected = driver.inject(&kinds, &mut watch);
     report.seconds = driver.began.elapsed().as_secs_f64();
     shared.stop.store(true, Ordering::Relaxed);
-    let ended = end(&mut driver, struck, clients, &mut report, &mut watch);
+    let ended = end(&mut driver, injected, clients, &mut report, &mut watch);
     if let Err(Halt::Broken(error)) = ended {
         return Err(error);
     }
@@ -388,7 +389,7 @@ pub fn run(
     keep_small_disks(plan, &small, report.holds())?;
     let mut asked = Progress {
         elapsed: plan.duration,
-        now: "judging".to_owned(),
+        now: "checking".to_owned(),
         faults: 0,
         acknowledged: shared.recording.acknowledged(),
         complaints: report.complaints,
@@ -398,7 +399,7 @@ pub fn run(
         .filter_map(|kind| report.faults.get(kind.name()))
         .sum();
     // A user who has asked to stop once gets a verdict; asked again, it stops here, too.
-    judge::judge(plan, &shared, &mut report, &mut || progress(&asked))?;
+    check::check(plan, &shared, &mut report, &mut || progress(&asked))?;
     Ok(report)
 }
 
@@ -421,7 +422,7 @@ fn start_clients(
 /// After the faults: heal, let the clients finish, converge, read everything, stop.
 fn end(
     driver: &mut Driver<'_>,
-    struck: Result<(), Halt>,
+    injected: Result<(), Halt>,
     clients: Vec<thread::JoinHandle<()>>,
     report: &mut Report,
     watch: driver::Watch<'_>,
@@ -440,11 +441,11 @@ fn end(
         }
         Err(broken) => Err(broken),
     };
-    let whole = note(struck, report)?;
-    // Somebody who asked to stop wants the verdict on what there is, and soon.
+    let whole = note(injected, report)?;
+    // After an interrupt the user wants a verdict on the part that ran, and soon.
     let asked = report.interrupted;
     let shared = Arc::clone(&driver.shared);
-    let mut go_on = |driver: &Driver<'_>| watch(driver) || asked;
+    let mut proceed = |driver: &Driver<'_>| watch(driver) || asked;
     let healed = driver.heal();
     note(healed, report)?;
     for client in clients {
@@ -455,7 +456,7 @@ fn end(
     if !whole {
         return Ok(());
     }
-    match driver.converge(&mut go_on) {
+    match driver.converge(&mut proceed) {
         Ok(position) => report.position = Some(position),
         Err(halt) => {
             note(Err(halt), report)?;
@@ -463,8 +464,8 @@ fn end(
         }
     }
     "reading all".clone_into(&mut driver.now);
-    judge::read_everything(&shared, driver.plan.replicas + driver.plan.proxies, report);
-    let stopped = driver.stop_all(&mut go_on);
+    check::read_everything(&shared, driver.plan.replicas + driver.plan.proxies, report);
+    let stopped = driver.stop_all(&mut proceed);
     note(stopped, report)?;
     if !driver.cluster.running().is_empty() {
         report.violation("processes were left behind");

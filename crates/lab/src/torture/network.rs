@@ -1,11 +1,11 @@
-//! What lies between the replicas: cables on loopback, or a bridge between network namespaces.
+//! The network between the replicas: links on loopback, or a bridge between network namespaces.
 //!
 //! ```text
 //!   loopback     replica 0 ── proxy ── replica 1            no rights needed
 //!   namespaces   [qt0 10.77.0.1] ─┐
 //!                [qt1 10.77.0.2] ─┼─ bridge 10.77.0.254 ── clients
 //!                [qt2 10.77.0.3] ─┘
-//!                cut a → b: in a's namespace b gets the hardware address of nobody
+//!                cut a → b: in a's namespace b gets an unused hardware address
 //!                reset: the kernel destroys the sockets (ss -K)
 //! ```
 //!
@@ -59,7 +59,7 @@ pub struct Addresses {
     pub peer: SocketAddr,
 }
 
-/// What lies between the replicas; taken down when dropped.
+/// The network between the replicas; removed when dropped.
 #[derive(Debug)]
 pub enum Network {
     /// A proxy on loopback, and the first of its ports.
@@ -77,7 +77,7 @@ pub enum Network {
         base: u16,
         /// How many replicas there are.
         replicas: u16,
-        /// What is cut now.
+        /// The current cuts.
         cuts: Cuts,
     },
 }
@@ -108,8 +108,8 @@ fn namespace(id: u16) -> String {
     format!("qt{id}")
 }
 
-/// The hardware address of nobody: locally administered, and none of the bridge's.
-const NOBODY: &str = "02:00:00:00:00:ff";
+/// An unused hardware address: locally administered, and none of the bridge's.
+const UNUSED_ADDRESS: &str = "02:00:00:00:00:ff";
 
 fn ip(arguments: &str) -> io::Result<()> {
     let words: Vec<&str> = arguments.split(' ').collect();
@@ -193,7 +193,7 @@ impl Network {
         seen.map(|address| address.to_string()).collect()
     }
 
-    /// A command that runs `program` where replica `id` lives, or a proxy.
+    /// A command that runs `program` in the namespace of replica `id`, or of a proxy.
     #[must_use]
     pub fn command(&self, id: u16, program: &Path) -> Command {
         match self {
@@ -217,7 +217,7 @@ impl Network {
                 for (from, to) in wanted.difference(cuts) {
                     let (at, peer) = (namespace(*from), host(*to));
                     ip(&format!(
-                        "-n {at} neigh replace {peer} lladdr {NOBODY} dev eth0 nud permanent"
+                        "-n {at} neigh replace {peer} lladdr {UNUSED_ADDRESS} dev eth0 nud permanent"
                     ))?;
                 }
                 for (from, to) in cuts.difference(wanted) {
@@ -266,7 +266,7 @@ pub(crate) fn inside(id: u16, program: &Path) -> Command {
 /// Lets everything that replica `id` sends pass a token bucket of that many bits per second, not 0.
 pub(crate) fn limit(id: u16, bits_per_second: u64) -> io::Result<()> {
     let name = namespace(id);
-    // What passes at once: 2 ms at this rate, at least a few packets of the largest size.
+    // The burst that passes at once: 2 ms at this rate, at least a few packets of the largest size.
     let burst = (bits_per_second / 8 / 500).max(256 * 1024).to_string();
     let rate = format!("{bits_per_second}bit");
     let words = [
@@ -276,8 +276,8 @@ pub(crate) fn limit(id: u16, bits_per_second: u64) -> io::Result<()> {
     command("tc", &words)
 }
 
-/// Namespaces, cables and bridge for that many replicas, in a sandbox. What an earlier call left
-/// there goes.
+/// Namespaces, cables and bridge for that many replicas, in a sandbox. Leftovers of an earlier call
+/// are removed.
 pub(crate) fn lay(replicas: u16) -> io::Result<()> {
     for id in 0..REPLICAS_MAX {
         let left = Path::new("/run/netns").join(namespace(id));
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_replica_sees_itself_where_it_listens_and_others_through_cables() {
+    fn replica_sees_itself_at_its_address_and_others_by_links() {
         let base = free_base(24_200).unwrap();
         let network = Network::start(NetworkKind::Loopback, base, 3, true).unwrap();
         let mut all = std::collections::BTreeSet::new();

@@ -140,7 +140,7 @@ struct Pipe {
     ended: [bool; 2],
 }
 
-/// What became of a pipe.
+/// The end of a pipe.
 #[derive(PartialEq, Eq)]
 enum Fate {
     Open,
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_one_side_is_passed_on_after_its_bytes() {
+    fn end_of_one_side_is_forwarded_after_its_bytes() {
         let (_proxy, mut dialler, mut dialled) = pair();
         dialler.write_all(b"last").unwrap();
         drop(dialler);

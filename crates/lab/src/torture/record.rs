@@ -1,4 +1,4 @@
-//! What the clients asked and what they saw, in the order in which they saw it.
+//! The clients' requests and the observed answers, in the order in which they saw them.
 //!
 //! ```text
 //!   invoke ──► number + ordinal ──► sent … answered ──► ordinal + fate
@@ -15,7 +15,7 @@ use std::sync::{
 /// A text: a command's name, an argument, a value.
 pub type Text = Box<[u8]>;
 
-/// What came back.
+/// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing there.
@@ -37,7 +37,7 @@ pub enum Fate {
     Done(Answer),
     /// Certainly not executed.
     Failed,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Uncertain,
 }
 

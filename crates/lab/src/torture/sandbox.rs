@@ -5,7 +5,7 @@
 //!   quintet torture ──exec──► unshare --mount [--net] [--user --map-root-user] ──exec──►
 //!       quintet torture --inside …      same process id, same terminal, same Ctrl-C
 //!         ├─ mount tmpfs            a small disk that can be filled
-//!         └─ ip netns add, ip link  namespaces and a bridge nobody else sees
+//!         └─ ip netns add, ip link  namespaces and a private bridge
 //! ```
 //!
 //! Nothing has to be taken down: the kernel does it when the last process inside is gone, even if
@@ -17,7 +17,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What is to be private.
+/// The private parts of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Private {
     /// The network, too; mounts always are.

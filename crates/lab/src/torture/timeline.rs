@@ -1,9 +1,9 @@
 //! When which fault was in force, and what clients may therefore see.
 //!
 //! ```text
-//!   window   kill leader   ├── struck ─────────── healed ── recovered ──┤
+//!   window   kill leader   ├─ injected ────────── healed ── recovered ──┤
 //!   excuse   replica 0: its connections break     ├─────────┤
-//!   a client's error at replica 2 in that time ──► nobody excused it: a violation
+//!   a client's error at replica 2 in that time ──► not excused: a violation
 //! ```
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// What a client may complain of.
+/// An error that a client may report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Trouble {
@@ -33,7 +33,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// What an error's text means.
+    /// The meaning of an error's text.
     #[must_use]
     pub fn of_error(text: &str) -> Self {
         match text.split(' ').next().unwrap_or_default() {
@@ -52,12 +52,13 @@ impl Trouble {
     }
 }
 
-/// What clients of a replica may see from one moment to another, in nanoseconds of the run.
+/// The errors that clients of a replica may see from one time to another, in nanoseconds of the
+/// run.
 #[derive(Clone, Copy, Debug)]
 pub struct Excuse {
     /// Whose clients; `None`: everybody's.
     pub replica: Option<u16>,
-    /// What they may see.
+    /// The permitted errors.
     pub troubles: &'static [Trouble],
     /// Since when.
     pub from: u64,
@@ -65,12 +66,12 @@ pub struct Excuse {
     pub to: u64,
 }
 
-/// One fault from its first strike until all was well again.
+/// One fault from its first injection until all was well again.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Window {
     /// Its kind.
     pub kind: &'static str,
-    /// What exactly was done.
+    /// The exact action.
     pub what: String,
     /// Whom it hit.
     pub hit: BTreeSet<u16>,
@@ -86,7 +87,7 @@ struct Inner {
     windows: Vec<Window>,
 }
 
-/// Written by the driver of the faults, read by the judge.
+/// The driver of the faults writes it, the checker reads it.
 #[derive(Debug)]
 pub struct Timeline {
     began: Instant,
@@ -196,7 +197,7 @@ impl Timeline {
     }
 }
 
-/// How long nobody was answered in the windows of one kind of fault.
+/// How long no request was answered in the windows of one kind of fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Pause {
     /// How many windows there were.

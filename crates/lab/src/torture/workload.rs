@@ -7,9 +7,9 @@
 //!                                                          then on to another replica
 //! ```
 //!
-//! Keys come in groups of four that live for a while and then make room for the next, so that
-//! every group's history is short enough to be judged exhaustively; a part of the reads and writes
-//! goes to old groups. All written values are unique.
+//! Keys come in groups of four that are in use for a while and are then replaced by the next, so
+//! that every group's history is short enough to be checked exhaustively; a part of the reads and
+//! writes goes to old groups. All written values are unique.
 
 use super::{
     client::{Connection, Value, encode},
@@ -31,7 +31,7 @@ use std::{
 };
 
 /// A server that runs answers before this, or says that it cannot.
-const PATIENCE: Duration = Duration::from_secs(CLIENT_DEADLINE.as_secs() + 5);
+const TIMEOUT: Duration = Duration::from_secs(CLIENT_DEADLINE.as_secs() + 5);
 /// A server that stands still is left after this.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Operations per group, on average.
@@ -40,7 +40,7 @@ const GROUP: u64 = 130;
 const GROUPS: u64 = 8;
 const COMPLAINTS_MAX: usize = 50;
 
-/// A lie told to the judge on purpose, to see that it detects.
+/// False observations, to see that the checker detects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// Some writes are acknowledged and never sent.
@@ -66,20 +66,20 @@ impl std::str::FromStr for Lie {
     }
 }
 
-/// What all clients share.
+/// State shared by all clients.
 #[derive(Debug)]
 pub struct Shared {
     /// Where the replicas are.
     pub replicas: Vec<SocketAddr>,
-    /// What was seen.
+    /// The observations.
     pub recording: Recording,
-    /// What may be seen.
+    /// The permitted errors over time.
     pub timeline: Timeline,
     /// Clients leave after what they are doing.
     pub stop: AtomicBool,
     /// Operations begun.
     pub begun: AtomicU64,
-    /// Trouble that nobody excused.
+    /// Errors that no fault excuses.
     pub complaints: Mutex<Vec<String>>,
     /// How many there were of them.
     pub complained: AtomicU64,
@@ -93,7 +93,7 @@ pub struct Shared {
     pub value_next: AtomicU64,
     /// A lie told on purpose.
     pub lie: Option<Lie>,
-    /// Nobody stops a server: one that is slow to take a connection is slow, like any answer.
+    /// No fault stops a server: a slow connect is slow, like any answer.
     pub hostile: bool,
 }
 
@@ -150,7 +150,7 @@ impl Shared {
     }
 }
 
-/// What is asked: words per command, and whether it is a transaction.
+/// The request: words per command, and whether it is a transaction.
 #[derive(Clone, Debug)]
 struct Request {
     commands: Vec<Vec<Text>>,
@@ -191,7 +191,7 @@ pub struct Client {
     think: Duration,
     /// When it asked last.
     asked_at: u64,
-    /// What was read, for a lie.
+    /// Values that were read, for false observations.
     stale: BTreeMap<Text, Answer>,
 }
 
@@ -230,7 +230,7 @@ impl Client {
         if self.connection.is_none() {
             let address = self.shared.replicas[usize::from(self.replica)];
             let timeout = if self.shared.hostile {
-                PATIENCE
+                TIMEOUT
             } else {
                 CONNECT
             };
@@ -388,7 +388,7 @@ impl Client {
             }
             return;
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         for (answered, (request, invoked, copies)) in pending.iter().enumerate() {
             let reply =
                 replies(request, &mut connection, deadline).and_then(|first| match copies {
@@ -396,7 +396,7 @@ impl Client {
                     false => Ok(first),
                 });
             match reply {
-                Ok(reply) => self.judge(request, *invoked, from, reply),
+                Ok(reply) => self.check(request, *invoked, from, reply),
                 Err(error) => {
                     self.give_up(&pending[answered..], from, &error);
                     return;
@@ -418,7 +418,7 @@ impl Client {
     }
 
     /// A reply has come.
-    fn judge(&mut self, request: &Request, invoked: u64, from: u64, reply: Value) {
+    fn check(&mut self, request: &Request, invoked: u64, from: u64, reply: Value) {
         let fate = match reply {
             Value::Error(error) => {
                 let trouble = Trouble::of_error(&error);
@@ -554,7 +554,7 @@ pub fn read_all(
 ) -> io::Result<Vec<Option<Text>>> {
     const TOGETHER: usize = 200;
     let address = shared.replicas[usize::from(replica)];
-    let mut connection = Connection::open(address, PASSWORD, PATIENCE)?;
+    let mut connection = Connection::open(address, PASSWORD, TIMEOUT)?;
     let client = Client::new(Arc::clone(shared), number, replica, 0, Duration::ZERO);
     let mut found = Vec::with_capacity(keys.len());
     for part in keys.chunks(TOGETHER) {
@@ -573,7 +573,7 @@ pub fn read_all(
             write(request, &mut out);
         }
         connection.send(&out)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         for (request, invoked) in requests.iter().zip(invoked) {
             let value = match connection.reply(deadline)? {
                 Value::Bulk(bytes) => Some(bytes.into_boxed_slice()),

@@ -173,7 +173,7 @@ impl New {
                     self.id
                 ))
             })?;
-        // What `config check` would refuse in the file is refused here. The members' names may be
+        // Rejects here what `config check` would reject in the file. The members' names may be
         // unknown on this machine, so no address of theirs is looked up.
         settings::from_flags(&[
             ("cluster", &cluster),

@@ -72,7 +72,7 @@ struct Row {
 }
 
 impl Groups {
-    /// What the replicas are to be given.
+    /// The password to send to the replicas.
     pub fn password(&self) -> Option<&str> {
         let Which::Status(shown) = &self.command;
         shown.asked.password.as_deref()

@@ -33,7 +33,7 @@ Examples:
   quintet join --seed 10.0.0.1:7201 --replace 2 --dir /var/lib/quintet --peer-listen 10.0.0.9:7201
   quintet join --dir /var/lib/quintet --peer-listen 10.0.0.9:7201      start it again
 
-The cluster goes on in another epoch, in which this replica is a member; it takes protocol, options,
+The cluster continues in another epoch, in which this replica is a member; it takes protocol, options,
 limits and members from there, fetches the state, and serves as 'quintet serve' does. One more
 replica has no vote until it has caught up; in the place of a lost one it has it at once. One that
 is replaced is no member any more: should its directory be found again, it is refused. The same

@@ -163,8 +163,8 @@ fn show(report: &Report) -> Outcome {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "{}\n\n  cluster      {}\n  replica      {} ({} durability)\n  life         incarnation \
-         {}, boot {}{}\n  promises     {} and {} (numbers of the two copies)\n  durable up to \
+        "{}\n\n  cluster      {}\n  replica      {} ({} durability)\n  incarnation  {}, \
+         boot {}{}\n  promises     {} and {} (numbers of the two copies)\n  durable up to \
          record {}{}\n",
         report.directory.display(),
         report.cluster,
@@ -231,7 +231,7 @@ fn show(report: &Report) -> Outcome {
 
 const fn meaning(remedy: Remedy) -> &'static str {
     match remedy {
-        Remedy::Mended => "mended at the next start",
+        Remedy::Repaired => "repaired at the next start",
         Remedy::RepairedFromPeers => "DAMAGED",
         Remedy::Refused => "REFUSED",
     }
@@ -262,7 +262,7 @@ impl Verify {
         let serious = report
             .problems
             .iter()
-            .filter(|p| p.remedy != Remedy::Mended);
+            .filter(|p| p.remedy != Remedy::Repaired);
         let what: Vec<&str> = serious.clone().map(|p| p.what.as_str()).collect();
         let help = if serious
             .clone()

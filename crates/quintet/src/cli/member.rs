@@ -145,7 +145,7 @@ impl Member {
         }
     }
 
-    /// What the replicas are to be given.
+    /// The password to send to the replicas.
     pub fn password(&self) -> Option<&str> {
         self.at().password.as_deref()
     }

@@ -58,7 +58,7 @@ Examples:
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 #[command(arg_required_else_help = true)]
 struct Program {
-    /// What to log on standard error: error, warn, info, debug, trace, or per module
+    /// Log levels on standard error: error, warn, info, debug, trace, or per module
     /// (quintet_runtime=debug) [default: info for serve, else warn]
     #[arg(
         long,
@@ -101,7 +101,7 @@ impl Command {
         }
     }
 
-    /// What admin HTTP is to be given, if it asks for it.
+    /// The password for admin HTTP, if it requires one.
     fn password(&self) -> Option<String> {
         let given = match self {
             Self::Status(command) => command.password().map(str::to_owned),
@@ -112,7 +112,7 @@ impl Command {
             Self::Diff(command) => command.password().map(str::to_owned),
             #[cfg(target_os = "linux")]
             Self::Mount(command) => command.password().map(str::to_owned),
-            // What these start has it from the environment, too.
+            // The programs that these start read it from the environment, too.
             _ => std::env::var("QUINTET_PASSWORD").ok(),
         };
         given.filter(|password| !password.is_empty())
@@ -169,7 +169,7 @@ fn program() -> clap::Command {
 
 const LAB_ARGUMENTS: &str = "arguments";
 
-/// What `quintet-lab` is to be started with, when the command is one of its own.
+/// The arguments for `quintet-lab`, when the command is one of its own.
 fn of_lab(matches: &ArgMatches) -> Option<(&str, Vec<OsString>)> {
     let (name, given) = matches.subcommand()?;
     if !is_of_lab(name.as_ref()) {

@@ -6,7 +6,7 @@ use std::{fmt, path::PathBuf};
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// No source sets it.
     Default,
     /// A line of the configuration file.
     File(PathBuf, usize),
@@ -17,7 +17,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The failure with where its cause stands, if somebody set it.
+    /// The failure with the place of its cause, if a source set the value.
     pub fn of(&self, failure: Failure) -> Failure {
         match self {
             Self::Default => failure,

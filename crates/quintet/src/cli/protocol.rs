@@ -20,7 +20,7 @@ use std::fmt::Write;
 #[command(after_help = "\
 Examples:
   quintet protocol show                      the demo in ./quintet-demo
-  quintet protocol switch nezha              go on with another protocol, while clients work")]
+  quintet protocol switch nezha              continue with another protocol, while clients work")]
 pub struct Protocol {
     #[command(subcommand)]
     command: Which,
@@ -53,7 +53,7 @@ Examples:
   quintet protocol switch chain_paxos --admin http://127.0.0.1:7101
   quintet protocol switch multipaxos --durability memory
 
-The cluster orders the change as it orders a command; each replica goes on by itself in the next
+The cluster orders the change as it orders a command; each replica continues by itself in the next
 epoch over the data that it has. Clients stay connected and wait for a moment. Options that are not
 named keep their values; those of another protocol have their defaults. It may be asked for again
 after an interruption: what is so already changes nothing.
@@ -77,7 +77,7 @@ struct Switch {
 }
 
 impl Protocol {
-    /// What the replicas are to be given.
+    /// The password to send to the replicas.
     pub fn password(&self) -> Option<&str> {
         let at = match &self.command {
             Which::Show(show) => &show.at,
@@ -102,7 +102,7 @@ impl Protocol {
                     remove: Vec::new(),
                 };
                 let report = switch.at.ask(Some(&request))?;
-                print(&switch.at, &report, "goes on with")
+                print(&switch.at, &report, "continues with")
             }
         }
     }

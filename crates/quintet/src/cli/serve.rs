@@ -56,7 +56,7 @@ pub struct Serve {
     process: Process,
 }
 
-/// What every long-running process of a cluster can be told.
+/// Flags of every long-running process of a cluster.
 #[derive(Args, Debug)]
 pub struct Process {
     /// Set this process's clock wrong by that many microseconds, for measuring and for trying out

@@ -58,7 +58,7 @@ enum Command {
 }
 
 impl Snapshot {
-    /// What the replica is to be given.
+    /// The password to send to the replica.
     pub fn password(&self) -> Option<&str> {
         match &self.command {
             Command::Save(save) => save.password.as_deref(),
@@ -271,13 +271,13 @@ fn copy(from: &Path, to: &Path) -> Outcome {
         .and_then(|()| fs::rename(&unfinished, to))
         .and_then(|()| to.parent().map_or(Ok(()), sync_directory));
     copied.map_err(|error| {
-        // What is left of the attempt is of no use.
+        // The rest of a failed attempt is of no use.
         let _ = fs::remove_file(&unfinished);
         Failure::new(Exit::Storage, format!("{}: {error}", to.display()))
     })
 }
 
-/// What is in a snapshot.
+/// The contents of a snapshot.
 #[derive(Serialize)]
 struct Contents {
     file: String,
@@ -377,7 +377,7 @@ impl Chunks {
         }
     }
 
-    /// What the members of its cluster had agreed on; none in a snapshot of an old format.
+    /// The descriptor that the members had agreed on; none in a snapshot of an old format.
     fn descriptor(&self, header: &SnapshotHeader) -> Outcome<Option<Descriptor>> {
         if header.descriptor.is_empty() {
             return Ok(None);
@@ -557,7 +557,7 @@ impl Restore {
                 None => limits.insert(format!("limits.{name}"), value.to_string()),
             };
         }
-        // What no setting decides is the build's own.
+        // The build fixes the limits that no setting decides.
         limits.retain(|name, _| schema::find(name).is_some());
         for (name, value) in &self.limit {
             let key = [format!("limits.{name}"), name.clone()]

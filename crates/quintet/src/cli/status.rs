@@ -106,7 +106,7 @@ fn replicas_of_demo(directory: &std::path::Path) -> Outcome<Vec<(u16, String)>> 
     Ok(marker.ids().map(|id| (id, address(id))).collect())
 }
 
-/// What one replica answered.
+/// The answer of one replica.
 #[derive(Debug)]
 struct Answered {
     address: String,
@@ -156,7 +156,7 @@ fn ask_each(addresses: Vec<(Option<u16>, String)>) -> Outcome<Vec<Answered>> {
 }
 
 impl Status {
-    /// What the replicas are to be given.
+    /// The password to send to the replicas.
     pub fn password(&self) -> Option<&str> {
         self.asked.password.as_deref()
     }
@@ -404,7 +404,7 @@ fn answered(answers: &[&Value], id: u64) -> bool {
         .any(|status| status["id"].as_u64() == Some(id))
 }
 
-/// What a replica says of states that differ.
+/// The report of a replica about states that differ.
 fn differ(status: &Value) -> Option<String> {
     let text = status["digests"]["differ"]["text"].as_str()?;
     Some(format!("replica {}: {text}", status["id"]))

@@ -41,8 +41,8 @@ impl Load {
         assert_eq!(*self.errors.lock().unwrap(), Vec::<String>::new());
     }
 
-    /// Writes at one address; goes to the next when the server there dies. An error reply from
-    /// one that lives is remembered as a failure.
+    /// Writes at one address; goes to the next when the server there dies. An error reply from a
+    /// server that still runs is recorded as a failure.
     fn write(&self, writer: usize, addresses: &[String]) {
         let mut turn = writer;
         let mut client = None;

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: programs, ports, a demo, a bare Redis client.
+//! Shared by the end-to-end tests: programs, ports, a demo, a bare Redis client.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -85,10 +85,10 @@ pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether nobody listens there. Asked by connecting: a listener opened to find out would live on
-/// in each child that another test starts at that moment, until the child is the program it was
+/// Whether no process listens there. Asked by connecting: a listener opened to find out would live
+/// on in each child that another test starts at that moment, until the child is the program it was
 /// started for.
-pub fn nobody_listens(address: SocketAddr) -> bool {
+pub fn is_unused(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_err()
 }
 
@@ -106,7 +106,7 @@ pub fn base_port(replicas: u16) -> u16 {
         if place + replicas <= 100
             && ports
                 .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-                .all(nobody_listens)
+                .all(is_unused)
         {
             return base;
         }
@@ -114,12 +114,12 @@ pub fn base_port(replicas: u16) -> u16 {
     panic!("no free ports");
 }
 
-/// Closes a listener and waits until its port is free: see [`nobody_listens`] for who else may
+/// Closes a listener and waits until its port is free: [`is_unused`] says which other process may
 /// hold it.
 pub fn let_go(listener: TcpListener) {
     let address = listener.local_addr().unwrap();
     drop(listener);
-    eventually("the port is free", || nobody_listens(address).then_some(()));
+    eventually("the port is free", || is_unused(address).then_some(()));
 }
 
 pub fn signal(pid: u32, signal: Signal) {
@@ -268,7 +268,7 @@ impl Demo {
         demo
     }
 
-    /// What it wrote on standard error so far.
+    /// The text on standard error so far.
     pub fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }

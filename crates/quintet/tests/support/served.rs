@@ -201,7 +201,7 @@ impl Served {
         });
     }
 
-    /// Whether the process has ended and nobody has asked how.
+    /// Whether the process has ended and its exit status was not read yet.
     fn has_ended(&self) -> bool {
         let path = format!("/proc/{}/stat", self.process.0.id());
         let stat = fs::read_to_string(path).unwrap_or_default();
@@ -240,7 +240,7 @@ impl Served {
         kilobytes.trim().parse::<u64>().unwrap() * 1024
     }
 
-    /// What it wrote on standard error.
+    /// The text on standard error.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -288,7 +288,7 @@ impl Raw {
         let _ = self.0.write_all(bytes.as_ref());
     }
 
-    /// What comes until the other side closes.
+    /// Reads until the other side closes.
     pub fn read_all(&mut self) -> String {
         let mut bytes = Vec::new();
         // A reset is an end, too.
@@ -296,7 +296,7 @@ impl Raw {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What comes up to and including `end`.
+    /// Reads up to and including `end`.
     pub fn until(&mut self, end: &str) -> String {
         let mut text = Vec::new();
         let mut byte = [0];

@@ -58,7 +58,8 @@ impl Fingerprint {
     }
 }
 
-/// What is read of a descriptor before anything else, by all builds alike: none changes it.
+/// The head of a descriptor, which is read before anything else, by all builds alike: no build
+/// changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuccessorPrefix {
     /// The group whose epoch it is.
@@ -99,7 +100,7 @@ pub fn public_part(descriptor: &[u8]) -> Option<&[u8]> {
     descriptor.get(..SuccessorPrefix::BYTES.checked_add(4)?.checked_add(length)?)
 }
 
-/// What a member does.
+/// The role of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MemberRole {
@@ -130,7 +131,7 @@ impl MemberRole {
 pub struct MemberRow {
     /// Its identity, which no other member ever has; 0 of a vacant row.
     pub node: u64,
-    /// What it does.
+    /// Its role.
     pub role: MemberRole,
     /// Where its peers reach it; not part of what is agreed.
     pub peer: String,
@@ -176,7 +177,7 @@ pub struct Descriptor {
     pub protocol: String,
     /// Every option of the protocol with its value, sorted by name.
     pub options: Vec<(String, String)>,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// The version of the state machine's behaviour.
     pub semantics: u32,
@@ -186,7 +187,7 @@ pub struct Descriptor {
     pub limits: Terms,
     /// The members.
     pub members: Vec<MemberRow>,
-    /// Who leads first, in protocols that have a leader.
+    /// The first leader, in protocols that have a leader.
     pub leader_first: ReplicaId,
     /// The position at which the epoch begins; above 0 when it begins with a state that was kept.
     pub base: Position,
@@ -291,7 +292,7 @@ pub fn check_peer(ours: &Bytes, theirs: &Bytes, with_proxy: bool) -> Result<(), 
     ))
 }
 
-/// What to do about a member that began at another feature level than the others.
+/// The remedy for a member that began at another feature level than the others.
 const LEVEL_REMEDY: &str = "; a member begins at the level of the version that first runs in its \
                             data directory: empty the directory of one that was added to older \
                             ones, and start it first with the version that they began with";
@@ -630,7 +631,7 @@ impl Descriptor {
         Fingerprint::of(&self.public())
     }
 
-    /// What protocols are told of it.
+    /// The part that protocols see of it.
     #[must_use]
     pub fn epoch(&self, secret: [u8; 32]) -> Epoch {
         let voters = self.voters();
@@ -780,7 +781,7 @@ mod tests {
         assert_eq!(shown.hash_seed, 0);
     }
 
-    /// What is stored today must stay readable, and keep its fingerprint.
+    /// A stored descriptor of today must stay readable, and keep its fingerprint.
     #[test]
     fn encoding_and_fingerprint_never_change() {
         let first = Descriptor {
@@ -897,7 +898,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_two_levels_refuse_each_other_and_proxies_work_with_both() {
+    fn members_of_two_levels_reject_each_other_and_proxies_do_not() {
         let ours = descriptor();
         let mut earlier = ours.clone();
         earlier.level = FEATURE_LEVEL - 1;

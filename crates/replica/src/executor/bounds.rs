@@ -15,8 +15,8 @@ pub struct ExecutorLimits {
     /// About this many bytes of a fetched snapshot are restored in one turn: a few milliseconds'
     /// work, between which peers are answered.
     pub restore_step: usize,
-    /// While somebody fetches this replica's state, this many bytes of what it executes are kept
-    /// for them at most, and no more than its last snapshot had; see [`crate::Feed`].
+    /// While a peer fetches this replica's state, this many bytes of the batches it executes are
+    /// kept for the peer at most, and no more than its last snapshot had; see [`crate::Feed`].
     pub feed_bytes_max: u64,
     /// A state of this number of bytes in memory is saved ahead of a change of the epoch; a smaller
     /// one when the epoch has ended.
@@ -34,9 +34,9 @@ pub struct ExecutorLimits {
     /// answered [`RequestStatus::NotExecuted`](crate::RequestStatus::NotExecuted). Replicas must
     /// agree on it.
     pub batch_reply_bytes_max: usize,
-    /// A request's reply that is longer is dropped, and nobody learns it. A state machine that
-    /// keeps to the limit itself, before it changes anything, comes never so far. Replicas must
-    /// agree on it.
+    /// A longer reply of a request is dropped, and its client gets none. A state machine that keeps
+    /// to the limit itself, before it changes anything, comes never so far. Replicas must agree on
+    /// it.
     pub request_reply_bytes_max: usize,
     /// How much of the replies is kept. Replicas must agree on it.
     pub kept_replies: KeptReplies,
@@ -83,7 +83,7 @@ impl ExecutorLimits {
     }
 }
 
-/// What [`ExecutorLimits::feed_bytes_max`] is where nobody says otherwise.
+/// The default of [`ExecutorLimits::feed_bytes_max`].
 pub const FEED_BYTES_MAX: u64 = 1 << 30;
 
 /// The default of [`ExecutorLimits::transfer_rate_busy`].

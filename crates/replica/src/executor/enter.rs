@@ -26,8 +26,8 @@ impl Executor {
     }
 
     /// The epoch begins that the seal names, over the state that is here: what is ordered in it is
-    /// executed behind the seal's slot. Whatever waits for a slot of the epoch that has ended is
-    /// dropped: who asked for it asks again. What is executed from now on is final.
+    /// executed behind the seal's slot. Effects that wait for a slot of the epoch that has ended
+    /// are dropped: the protocol that requested them does so again. Execution is final from now on.
     ///
     /// # Errors
     /// When this program cannot read what the next epoch is; all stays as it is then.
@@ -36,15 +36,15 @@ impl Executor {
     /// When the epoch has not ended permanently, or a state is being restored.
     pub fn enter(&mut self) -> Result<Descriptor, DescriptorError> {
         assert!(self.restoring.is_idle(), "the state is whole");
-        let seal = self.sealed().expect("the epoch has ended for good");
+        let seal = self.sealed().expect("the epoch has ended permanently");
         let next = Descriptor::decode(seal.successor.clone())?;
         let next = next.with_private_part_of(&Descriptor::decode(self.descriptor.clone())?);
         let seal = self.sealed.take().expect("the epoch has ended").seal;
         self.executed = seal.next_base();
         self.begin(&next, self.executed);
         let (lifetime, kept) = (self.limits.session_lifetime, self.limits.kept_replies);
-        if self.planted.is(Plant::SessionsEndWithTheEpoch) {
-            self.sessions = sessions(&self.limits).with_plant(self.planted);
+        if self.injected.is(Bug::SessionsEndWithTheEpoch) {
+            self.sessions = sessions(&self.limits).with_bug(self.injected);
         }
         self.sessions.enter_epoch(lifetime, kept, self.time);
         Ok(next)
@@ -76,7 +76,7 @@ impl Executor {
     fn give_up_state(&mut self) {
         self.sealed = None;
         self.drop_reads();
-        self.sessions = sessions(&self.limits).with_plant(self.planted);
+        self.sessions = sessions(&self.limits).with_bug(self.injected);
     }
 
     fn drop_reads(&mut self) {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn next_epoch_goes_on_over_the_same_state_and_can_end_itself() {
+    fn next_epoch_continues_over_same_state_and_can_end() {
         let mut executor = sealed();
         assert_eq!(execute(&mut executor, 3, &commands(&[2])), [Ended; 2]);
         let end = executor.executed();
@@ -128,7 +128,8 @@ mod tests {
         assert_eq!((executor.base(), executor.executed()), (base, base));
         assert_eq!((executor.progress(), executor.has_seal()), (Slot(2), false));
         assert_eq!(base.slot, Slot(2));
-        // What was answered runs no second time, and what was told that the epoch ended runs now.
+        // An answered command runs no second time; a command that was answered with the end of the
+        // epoch runs now.
         assert_eq!(execute(&mut executor, 3, &commands(&[1, 2])), [Done; 3]);
         assert_eq!(executor.executed().position, Position(4));
 
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_slot_of_the_old_epoch_is_dropped() {
+    fn waits_for_slot_of_old_epoch_are_dropped() {
         let mut executor = sealed();
         let read = |level| built(level, |b| b.push(id(9), RequestKind::Command, 0, b""));
         for level in [Level::Linearizable, Level::Stale] {
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "the epoch has ended for good")]
+    #[should_panic(expected = "the epoch has ended permanently")]
     fn epoch_whose_end_may_be_undone_is_not_left() {
         let mut executor = executor();
         executor.set_descriptor(ours().encode());

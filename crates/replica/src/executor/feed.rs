@@ -1,4 +1,4 @@
-//! What was executed after a snapshot, as it follows the state in a fetched snapshot's stream.
+//! The batches executed after a snapshot, as they follow the state in a fetched snapshot's stream.
 
 use super::{Executor, Sealed, stream::Before};
 use crate::{
@@ -28,7 +28,7 @@ pub struct FeedEnd {
     pub executed: Executed,
     /// The log's clock there.
     pub time: CommandTime,
-    /// What the protocol needs to continue from there.
+    /// The protocol's state to continue from there.
     pub summary: Bytes,
 }
 
@@ -120,7 +120,7 @@ impl Executor {
     /// All chunks of the state are there.
     pub(super) fn finish_state(&mut self) -> Result<(), RestoreError> {
         self.machine.finish_restore()?;
-        // What follows the state is executed, and counts for the next snapshot.
+        // The batches behind the state are executed, and count for the next snapshot.
         self.bytes_since = 0;
         self.state_bytes = self.restoring.state_end;
         if let Some(header) = &self.restoring.header {

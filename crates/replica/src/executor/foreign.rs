@@ -34,7 +34,7 @@ mod tests {
         let executed = executor.execute(Slot(1), CommandTime(5), &batch, Some(no_route()));
         let queried = executor.query(batch, Slot(1), false, no_route(), 0);
         for answer in [executed, queried] {
-            let results = answer.expect("somebody waits").results;
+            let results = answer.expect("a client waits").results;
             let statuses = Results::new(&results).map(|(status, _)| status);
             assert!(statuses.eq([RequestStatus::Refused; 2]));
         }

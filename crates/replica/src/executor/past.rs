@@ -21,7 +21,7 @@ impl Executor {
         let status = match past::parts(payload) {
             None => RequestStatus::Malformed,
             Some((time, command)) => {
-                let unclosed = self.planted.is(Plant::AnsweredBeforeClosed);
+                let unclosed = self.injected.is(Bug::AnsweredBeforeClosed);
                 let newest = CommandTime(closed.0.saturating_sub(1));
                 let at = At {
                     position: self.executed.position,

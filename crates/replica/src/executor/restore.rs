@@ -2,12 +2,12 @@
 
 use super::{Executor, ExecutorLimits, SnapshotChunk, SnapshotHeader, sessions, stream::Restoring};
 use crate::{
-    Descriptor, EpochNumber, Executed, RestoreError, list_differences, plant::Plant, public_part,
+    Descriptor, EpochNumber, Executed, RestoreError, bug::Bug, list_differences, public_part,
 };
 use alloc::{boxed::Box, format, string::ToString};
 use bytes::Bytes;
 
-/// What an executor has of an epoch besides its state: of its own, while it is in a step of restoring
+/// An executor's part of an epoch besides its state: of its own, while it is in a step of restoring
 /// a bridge from the epoch before, and of that one between two steps.
 #[derive(Debug)]
 pub(super) struct Crossing {
@@ -53,7 +53,7 @@ impl Executor {
             self.sealed = before.sealed;
         }
         if restoring.crossing.is_some() {
-            self.sessions = sessions(&self.limits).with_plant(self.planted);
+            self.sessions = sessions(&self.limits).with_bug(self.injected);
         }
     }
 
@@ -96,7 +96,7 @@ impl Executor {
                     self.sessions
                         .decode(&mut rest)
                         .map_err(|error| RestoreError(format!("its sessions: {error}")))?;
-                    if self.planted.is(Plant::SessionsNotInSnapshot) {
+                    if self.injected.is(Bug::SessionsNotInSnapshot) {
                         self.sessions = sessions(&self.limits);
                     }
                     self.machine.begin_restore();

@@ -11,7 +11,7 @@
 //! A seal is a command like any other to the protocol that orders it. The first valid one ends the
 //! epoch: nothing behind it has a position, moves the time or touches a session, whatever the
 //! protocol continues to order, and the protocol is told its progress as ever. Where batches are
-//! executed before they are final, an end that may still be undone is told to nobody.
+//! executed before they are final, an end that may still be undone is not reported.
 
 use super::*;
 use crate::{Descriptor, Level, SEALS_LEVEL, SuccessorPrefix, public_part};
@@ -66,7 +66,7 @@ impl Executor {
             Some(before) => before.sealed.as_ref(),
             None => self.sealed.as_ref(),
         };
-        let told = self.planted.is(Plant::TellsProvisionalSeal);
+        let told = self.injected.is(Bug::TellsProvisionalSeal);
         let seal = &sealed?.seal;
         (told || seal.base.slot <= self.stable()).then_some(seal)
     }
@@ -109,12 +109,12 @@ impl Executor {
     /// end of the epoch.
     pub(crate) fn keeps_state_at(&self, slot: Slot) -> bool {
         let sealed = self.sealed.as_ref();
-        let past = self.planted.is(Plant::ExecutesPastSeal) || self.planted.is(Plant::LastSealWins);
+        let past = self.injected.is(Bug::ExecutesPastSeal) || self.injected.is(Bug::LastSealWins);
         !past && sealed.is_some_and(|sealed| sealed.seal.base.slot <= slot)
     }
 
-    /// What the state covers, under the name that the protocol knows: nothing is executed behind
-    /// the end of the epoch, so the state of its progress is that of the end.
+    /// The covered position, under the name that the protocol knows: nothing is executed behind the
+    /// end of the epoch, so the state of its progress is that of the end.
     pub(super) fn covered(&self) -> Executed {
         Executed {
             slot: self.reached(),
@@ -133,7 +133,7 @@ impl Executor {
         next.group == self.group
             && Some(next.number.0) == self.epoch.0.checked_add(1)
             && next.predecessor == ours
-            && (self.time <= next.not_after || self.planted.is(Plant::LateSealCounts))
+            && (self.time <= next.not_after || self.injected.is(Bug::LateSealCounts))
     }
 
     /// A request to end the epoch is executed.
@@ -162,12 +162,12 @@ impl Executor {
         reply: Option<ReplyRoute>,
         ordered: bool,
     ) -> Option<Answer> {
-        let past = self.planted.is(Plant::ExecutesPastSeal);
+        let past = self.injected.is(Bug::ExecutesPastSeal);
         for request in view.requests() {
             if self.sealed.is_some() && !past {
                 self.results.push(RequestStatus::Sealed, &[]);
             } else if request.kind == RequestKind::Seal && !ordered {
-                // What has no order has no end.
+                // A batch without an order has no end.
                 self.results.push(RequestStatus::Refused, &[]);
             } else {
                 self.execute_request(&request);
@@ -191,11 +191,11 @@ impl Executor {
         self.set_reached(slot);
         // The protocol keeps its log until there is a snapshot behind it.
         self.bytes_since += batch.len() as u64;
-        if self.planted.is(Plant::ExecutesPastSeal) {
+        if self.injected.is(Bug::ExecutesPastSeal) {
             return self.execute_in_order(slot, time, batch, reply);
         }
         let seals = || BatchView::new(batch).is_ok_and(|view| view.seals());
-        if self.planted.is(Plant::LastSealWins) && seals() {
+        if self.injected.is(Bug::LastSealWins) && seals() {
             self.sealed = None;
             return self.execute_in_order(slot, time, batch, reply);
         }
@@ -231,7 +231,7 @@ impl Executor {
 
     /// An answer that depends on the end of the epoch waits until that cannot be undone any more.
     pub(super) fn hold_behind_seal(&mut self, answer: Answer) -> Option<Answer> {
-        let told = self.planted.is(Plant::TellsProvisionalSeal);
+        let told = self.injected.is(Bug::TellsProvisionalSeal);
         match &mut self.speculation {
             Some(speculation) if self.sealed.is_some() && !told => {
                 speculation.hold(answer, self.limits.queries_max)
@@ -418,7 +418,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn reads_and_replays_behind_end_are_answered_sealed_and_stale_reads_as_before() {
+    fn reads_behind_end_get_sealed_and_stale_reads_continue() {
         let mut executor = sealable_executor();
         let first = commands(&[1]);
         execute(&mut executor, 1, &first);
@@ -473,7 +473,7 @@ pub(super) mod tests {
         assert_eq!(execute(&mut executor, 2, &commands(&[2])), [Done; 2]);
     }
 
-    /// What a batch of the model does.
+    /// The kind of a batch of the model.
     #[derive(Clone, Debug)]
     enum Step {
         /// Commands, a seal if there is one, commands.
@@ -804,7 +804,7 @@ pub(super) mod tests {
                 fetcher.progress(),
                 fetcher.sealed().cloned(),
             );
-            prop_assert_eq!(&shown, &before, "nobody is told before it is whole");
+            prop_assert_eq!(&shown, &before, "no client is told before it is whole");
             let header = fetcher.restore(read).expect("it restores");
             prop_assert_eq!(header.executed, donor.covered());
             self.executor = fetcher;
@@ -858,10 +858,10 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever is ordered, undone, saved and restored: the state is that of an executor which
-        /// was never given what comes behind the first valid seal.
+        /// After any sequence of ordering, undoing, saving and restoring, the state is that of an
+        /// executor which was never given the batches behind the first valid seal.
         #[test]
-        fn nothing_behind_a_seal_leaves_a_trace(
+        fn batches_behind_seal_leave_no_trace(
             speculates: bool,
             steps in prop::collection::vec(step(), 1..50),
         ) {

@@ -16,13 +16,13 @@
 use super::{feed::FedPart, stream::Before, *};
 use crate::Fed;
 
-/// What is kept so that execution can be undone.
+/// The records needed to undo execution.
 #[derive(Hash)]
 pub(super) struct Speculation {
     stable: Slot,
     /// The state before the first slot, as a snapshot stream: what there is before any snapshot.
     base: Bytes,
-    /// What was executed since the newest snapshot.
+    /// The batches executed since the newest snapshot.
     kept: VecDeque<(Slot, CommandTime, Bytes)>,
     /// Answers that wait until what they saw is stable, in the order of their slots.
     held: VecDeque<Answer>,
@@ -74,8 +74,8 @@ impl Speculation {
 }
 
 impl Executor {
-    /// From now on batches are executed before they are final. What has been executed so far is
-    /// final, and there is a snapshot of it where that is something.
+    /// From now on batches are executed before they are final. Everything executed so far is final,
+    /// and there is a snapshot of it if anything was executed.
     pub fn speculate(&mut self) {
         let stable = self.executed.slot;
         if stable > Slot(0) {
@@ -187,7 +187,8 @@ impl Executor {
         }
         self.machine.abandon_snapshot();
         self.begin_restore();
-        // What this epoch began with may be a state of the one before, and what followed it there.
+        // The first state of this epoch may be a state of the one before, and the batches that
+        // followed it there.
         self.restoring.may_cross = true;
         let before = Before {
             executed: self.executed,
@@ -294,10 +295,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was speculated and undone, the state is that of an executor which has only
-        /// ever executed what remains.
+        /// After any speculation and undoing, the state is that of an executor which has only ever
+        /// executed the remaining batches.
         #[test]
-        fn what_was_undone_leaves_no_trace(steps in prop::collection::vec(step(), 1..60)) {
+        fn undone_execution_leaves_no_trace(steps in prop::collection::vec(step(), 1..60)) {
             let mut executor = executor();
             executor.speculate();
             let (mut log, mut sequence) = (Vec::<(Slot, CommandTime, Bytes)>::new(), 0);
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn read_of_speculated_state_is_answered_when_it_is_stable_and_not_when_it_is_undone() {
+    fn read_of_speculated_state_waits_until_it_is_stable() {
         let mut executor = executor();
         executor.speculate();
         executor.execute(Slot(1), CommandTime(1), &batch_of(&[(1, b"a")]), None);
@@ -378,7 +379,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "what is stable stays")]
-    fn what_is_stable_is_never_undone() {
+    fn stable_execution_is_never_undone() {
         let mut executor = executor();
         executor.speculate();
         executor.execute(Slot(1), CommandTime(1), &batch_of(&[]), None);

@@ -32,11 +32,11 @@ pub struct SnapshotHeader {
     pub group: GroupId,
     /// The epoch in which it was taken.
     pub epoch: EpochNumber,
-    /// What it covers.
+    /// The position that it covers.
     pub executed: Executed,
     /// The log's clock there.
     pub time: CommandTime,
-    /// What the protocol needs to continue from there; only of use to the same protocol in the same
+    /// The protocol's state to continue from there; only of use to the same protocol in the same
     /// epoch, and empty at the beginning of one (slot 0).
     pub summary: Bytes,
     /// The epoch's [`Descriptor`](crate::Descriptor), encoded; empty in a snapshot of the first
@@ -356,7 +356,7 @@ impl SnapshotScan {
         }
     }
 
-    /// What can be gone on with, if that is any of the state.
+    /// The part of the state that can be used to continue, if there is any.
     #[must_use]
     pub fn left(self) -> Option<crate::SnapshotLeft> {
         let header = self.header.filter(|_| self.end > 0)?;
@@ -367,7 +367,7 @@ impl SnapshotScan {
     }
 }
 
-/// What a chunk of the stream is.
+/// The kind of a chunk of the stream.
 enum Piece {
     /// A part of the sessions, kept until all of it is there.
     Sessions,
@@ -462,7 +462,7 @@ mod tests {
     use crate::Slot;
 
     #[test]
-    fn header_of_ended_epoch_reads_back_and_end_that_does_not_fit_is_refused() {
+    fn header_of_ended_epoch_reads_back_and_bad_end_is_rejected() {
         let at = |slot, position| Executed {
             slot: Slot(slot),
             position: Position(position),

@@ -53,7 +53,7 @@ pub(super) enum Known<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     At(usize),
-    /// It is of an earlier epoch: its slots are other slots, and its promises bind nobody.
+    /// It is of an earlier epoch: its slots are other slots, and its promises no longer bind.
     Earlier,
     /// It is of a group that was left.
     Left,
@@ -124,7 +124,7 @@ pub(super) struct SegmentHeader {
     pub first: u64,
 }
 
-/// What the first block of a segment turned out to be.
+/// The kind of a segment's first block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HeaderFound {
     Valid(SegmentHeader),

@@ -238,11 +238,11 @@ fn trimming_one_group_never_loses_records_of_another() {
     assert_eq!(complete, [false, false, true]);
 }
 
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 #[test]
 fn injected_bug_trims_records_of_another_group() {
-    let bug = crate::Planted::named("segment_trimmed_for_another_group").expect("there");
-    let opened = Journal::open_planted(marked(), identity(), &GROUPS, SEGMENT, bug);
+    let bug = crate::Injected::named("segment_trimmed_for_another_group").expect("there");
+    let opened = Journal::open_injected(marked(), identity(), &GROUPS, SEGMENT, bug);
     let mut journal = opened.expect("opens").journal;
     append(&mut journal, B, 1..=3);
     append(&mut journal, A, 1..=60);
@@ -576,10 +576,10 @@ fn numbers_of_one_group_are_kept_until_another_joins() {
     assert!(order.is_empty() && durable(&mut order, 7).is_empty());
 }
 
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 #[test]
 fn injected_bug_tells_a_group_of_writes_of_another() {
-    let bug = crate::Planted::named("persisted_of_another_driver").expect("there");
+    let bug = crate::Injected::named("persisted_of_another_driver").expect("there");
     let mut order = JournalOrder::new(2).with_injected(bug);
     order.assign(A, PersistId(1));
     order.assign(B, PersistId(1));

@@ -13,7 +13,7 @@ use super::{
     promise::{self, Promises},
     scan,
 };
-use crate::{EpochNumber, GroupId, Planted, Slot};
+use crate::{EpochNumber, GroupId, Injected, Slot};
 use alloc::vec::Vec;
 
 /// A record as it stands in a segment.
@@ -58,7 +58,7 @@ pub struct SegmentInfo {
     pub end: u64,
 }
 
-/// What was found.
+/// The contents of a journal.
 #[derive(Debug)]
 pub struct Inspection<E> {
     /// All segments, ascending.
@@ -71,7 +71,7 @@ pub struct Inspection<E> {
     pub complete: bool,
     /// Whether the last write was unfinished; that is no damage.
     pub torn: bool,
-    /// What a start would say: none when it would go on.
+    /// The error of a start: none when it would continue.
     pub verdict: Option<JournalError<E>>,
 }
 
@@ -132,7 +132,7 @@ pub fn inspect<D: Disk>(
         Err(error) => inspection.verdict = Some(error),
     }
     let promises = Promises::open(disk, identity, None).map(drop);
-    match promises.and_then(|()| scan::scan(disk, identity, Known::Any, Planted::default())) {
+    match promises.and_then(|()| scan::scan(disk, identity, Known::Any, Injected::default())) {
         Ok(scan) => (inspection.complete, inspection.torn) = (scan.complete, scan.torn),
         Err(JournalError::Disk(error)) => return Err(error),
         Err(error) => inspection.verdict = inspection.verdict.take().or(Some(error)),

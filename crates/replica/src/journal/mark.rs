@@ -18,7 +18,7 @@ pub const MARK_SLOT: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"QUINTETM");
 const VERSION: u32 = 1;
 
-/// What a mark says.
+/// The contents of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     /// Ascends from one mark to the next.
@@ -33,7 +33,7 @@ pub(super) struct Mark {
     pub group: GroupEpoch,
 }
 
-/// What both slots hold together.
+/// The combined contents of both slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marks {
     /// This storage keeps none.

@@ -21,11 +21,11 @@
 //! Records and promises of a group that was not named at opening are rejected: the files that name
 //! the groups may be an older copy, and the group's promises would be broken.
 //!
-//! `sequence` counts records without a gap across segments. `durable` is the last sequence that
-//! was durable when the record was written: that tells a torn tail from damage. A bad record is
-//! the torn end of an unacknowledged write unless a later, valid one, or a mark, says that it was
-//! durable. Then it is damage, nothing is changed, and there are two ways on: whoever cannot do
-//! without the record refuses to start, and a replica with enough peers begins its journal again
+//! `sequence` counts records without a gap across segments. `durable` is the last sequence that was
+//! durable when the record was written: that tells a torn tail from damage. A bad record is the
+//! torn end of an unacknowledged write unless a later, valid one, or a mark, says that it was
+//! durable. Then it is damage, nothing is changed, and there are two ways on: a replica that cannot
+//! do without the record refuses to start, and a replica with enough peers begins its journal again
 //! ([`Journal::begin_again`]) as one that has lost its state.
 //!
 //! Checksums are seeded with the segment's number, so that what a reused file held before can
@@ -90,7 +90,7 @@ pub trait Disk {
     /// When the storage fails.
     fn remove(&mut self, segment: u64) -> Result<(), Self::Error>;
 
-    /// What one of the two promise slots holds; empty when it was never written.
+    /// The contents of one of the two promise slots; empty when it was never written.
     ///
     /// # Errors
     /// When the storage fails.
@@ -102,7 +102,7 @@ pub trait Disk {
     /// As [`Self::write`].
     fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// What one of the two mark slots holds, zeros when it was never written; `None` from a
+    /// The contents of one of the two mark slots, zeros when it was never written; `None` from a
     /// storage that keeps no marks.
     ///
     /// # Errors
@@ -155,9 +155,9 @@ pub enum JournalError<E> {
     Foreign {
         /// Which file.
         what: String,
-        /// What it says.
+        /// The value found.
         theirs: String,
-        /// What it should say.
+        /// The expected value.
         ours: String,
     },
     /// A file is of a format that this program does not know yet.
@@ -180,7 +180,7 @@ pub enum JournalError<E> {
         what: String,
         /// Its epoch.
         theirs: EpochNumber,
-        /// What it should be at most.
+        /// The largest expected value.
         ours: EpochNumber,
     },
     /// A file has records or promises of a group that was not named.
@@ -237,7 +237,7 @@ pub enum JournalError<E> {
 }
 
 impl<E> JournalError<E> {
-    /// Whether something that was durable is gone, so that a replica with enough peers can go on
+    /// Whether something that was durable is gone, so that a replica with enough peers can continue
     /// as one that has lost its state; see [`Journal::begin_again`].
     #[must_use]
     pub const fn is_damage(&self) -> bool {

@@ -8,7 +8,7 @@
 //!
 //! With one group the numbers are the same, and nothing is kept.
 
-use crate::{GroupIndex, PersistId, Planted, plant::Plant};
+use crate::{GroupIndex, Injected, PersistId, bug::Bug};
 use alloc::collections::VecDeque;
 use smallvec::{SmallVec, smallvec};
 
@@ -33,7 +33,7 @@ pub struct JournalOrder {
     /// Everything up to here is durable.
     durable: u64,
     waiting: VecDeque<Run>,
-    injected: Planted,
+    injected: Injected,
 }
 
 impl JournalOrder {
@@ -48,13 +48,13 @@ impl JournalOrder {
             last: 0,
             durable: 0,
             waiting: VecDeque::new(),
-            injected: Planted::default(),
+            injected: Injected::default(),
         }
     }
 
     /// With one of the injected bugs where the build has them.
     #[must_use]
-    pub fn with_injected(mut self, bug: Planted) -> Self {
+    pub fn with_injected(mut self, bug: Injected) -> Self {
         self.injected = bug;
         self
     }
@@ -117,7 +117,7 @@ impl JournalOrder {
                 (run.own, run.first) = (own.0 + 1, last + 1);
             }
         }
-        if self.injected.is(Plant::PersistedOfAnotherDriver) {
+        if self.injected.is(Bug::PersistedOfAnotherDriver) {
             for run in self.waiting.drain(..) {
                 told.push((run.group, PersistId(run.own + (run.last - run.first))));
             }

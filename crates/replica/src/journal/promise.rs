@@ -108,7 +108,7 @@ impl Table {
     }
 }
 
-/// What a slot holds.
+/// The contents of a slot.
 enum Slot {
     Empty,
     Valid(Table),

@@ -15,7 +15,7 @@ use super::{
     },
     mark::Marks,
 };
-use crate::{Bytes, Planted, Slot, plant::Plant};
+use crate::{Bytes, Injected, Slot, bug::Bug};
 use alloc::{format, vec, vec::Vec};
 use smallvec::{SmallVec, smallvec};
 
@@ -59,7 +59,7 @@ impl Kept {
     }
 }
 
-/// What a scan found.
+/// The result of a scan.
 pub(super) struct Scan {
     /// By group.
     pub records: Vec<Vec<(Slot, Bytes)>>,
@@ -124,11 +124,11 @@ pub(super) fn scan<D: Disk>(
     disk: &mut D,
     identity: &Identity,
     known: Known<'_>,
-    bug: Planted,
+    bug: Injected,
 ) -> Result<Scan, JournalError<D::Error>> {
-    let credulous = bug.is(Plant::JournalEndsAtDamage);
+    let credulous = bug.is(Bug::JournalEndsAtDamage);
     let marks = match Marks::read(disk, identity)? {
-        Marks::Newest(_) if credulous || bug.is(Plant::JournalTrustsItsEnd) => Marks::None,
+        Marks::Newest(_) if credulous || bug.is(Bug::JournalTrustsItsEnd) => Marks::None,
         marks => marks,
     };
     let numbers = disk.segments().map_err(JournalError::Disk)?;

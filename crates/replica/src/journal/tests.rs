@@ -162,7 +162,7 @@ fn written(records: u64, length: usize) -> Memory {
 }
 
 #[test]
-fn what_was_committed_is_found_again_across_segments_and_restarts() {
+fn committed_records_survive_segments_and_restarts() {
     let mut disk = Memory::default();
     let mut expected = Vec::new();
     for run in 0..5u64 {
@@ -194,7 +194,7 @@ fn what_was_committed_is_found_again_across_segments_and_restarts() {
 }
 
 #[test]
-fn a_record_larger_than_a_segment_gets_one_of_its_own() {
+fn record_larger_than_segment_gets_its_own_segment() {
     let mut journal = fresh();
     for (slot, length) in [(1, 10), (2, 100_000), (3, 10)] {
         journal.append(ZERO, &record(slot, length)).expect("room");
@@ -206,7 +206,7 @@ fn a_record_larger_than_a_segment_gets_one_of_its_own() {
 }
 
 #[test]
-fn long_record_is_written_in_pieces_and_is_none_without_the_last() {
+fn long_record_without_last_piece_is_none() {
     let long = record(2, 3 * PIECE + 100);
     let mut before = written(1, 100);
     before.longest = 0;
@@ -243,7 +243,7 @@ fn long_record_is_written_in_pieces_and_is_none_without_the_last() {
 }
 
 #[test]
-fn a_tail_cut_at_any_byte_loses_only_the_unfinished_write() {
+fn tail_cut_at_any_byte_loses_only_unfinished_write() {
     let before = written(3, 100);
     let mut journal = open(before.clone()).expect("opens").journal;
     for slot in 4..7 {
@@ -265,7 +265,7 @@ fn a_tail_cut_at_any_byte_loses_only_the_unfinished_write() {
             "cut at {cut}: {found:?}"
         );
         assert!((1..=6).take(found.len()).eq(found.iter().copied()));
-        // What is written next stands where the torn write was, and is all that is found there.
+        // The next record stands where the torn write was, and is all that is found there.
         let count = found.len();
         let mut journal = opened.journal;
         journal.append(ZERO, &record(9, 50)).expect("room");
@@ -280,7 +280,7 @@ fn a_tail_cut_at_any_byte_loses_only_the_unfinished_write() {
 }
 
 #[test]
-fn sectors_of_an_unfinished_write_that_arrived_out_of_order_are_no_damage() {
+fn out_of_order_sectors_of_unfinished_write_are_no_damage() {
     let before = written(2, 100);
     let mut journal = open(before.clone()).expect("opens").journal;
     for slot in 3..8 {
@@ -310,7 +310,7 @@ fn sectors_of_an_unfinished_write_that_arrived_out_of_order_are_no_damage() {
 }
 
 #[test]
-fn a_flipped_byte_before_a_later_commit_is_refused_and_nothing_is_changed() {
+fn corrupt_byte_before_later_commit_is_rejected_unchanged() {
     let disk = written(120, 200);
     assert!(disk.segments.len() > 2);
     let whole = slots(&open(disk.clone()).expect("opens"));
@@ -343,7 +343,7 @@ fn a_flipped_byte_before_a_later_commit_is_refused_and_nothing_is_changed() {
 }
 
 #[test]
-fn a_missing_segment_is_named() {
+fn missing_segment_is_named() {
     let mut disk = written(120, 200);
     let number = *disk
         .segments
@@ -386,7 +386,7 @@ fn files_of_another_owner_or_a_newer_format_are_refused() {
 }
 
 #[test]
-fn any_flipped_bit_in_one_copy_of_the_promises_is_repaired_from_the_other() {
+fn bit_error_in_one_copy_of_promises_is_repaired() {
     let mut journal = fresh();
     let promise = Bytes::from("mine");
     journal
@@ -405,7 +405,7 @@ fn any_flipped_bit_in_one_copy_of_the_promises_is_repaired_from_the_other() {
 }
 
 #[test]
-fn trimming_removes_only_segments_without_needed_slots_and_files_are_used_again() {
+fn trimming_removes_unneeded_segments_and_reuses_files() {
     let mut journal = fresh();
     for slot in 1..=100u64 {
         journal.append(ZERO, &record(slot, 200)).expect("room");
@@ -422,7 +422,7 @@ fn trimming_removes_only_segments_without_needed_slots_and_files_are_used_again(
 }
 
 #[test]
-fn the_last_promise_is_found_and_one_damaged_copy_is_repaired() {
+fn last_promise_is_found_and_one_damaged_copy_is_repaired() {
     let mut journal = fresh();
     for text in ["one", "two", "three"] {
         journal
@@ -455,7 +455,7 @@ fn the_last_promise_is_found_and_one_damaged_copy_is_repaired() {
 }
 
 #[test]
-fn a_crash_between_the_two_copies_gives_the_old_promise_or_the_new_one() {
+fn crash_between_both_copies_leaves_old_or_new_promise() {
     let mut journal = fresh();
     journal
         .append(ZERO, &Write::Promise(Bytes::from("old")))
@@ -478,7 +478,7 @@ fn a_crash_between_the_two_copies_gives_the_old_promise_or_the_new_one() {
 }
 
 #[test]
-fn a_promise_makes_everything_before_it_durable() {
+fn promise_makes_everything_before_it_durable() {
     let mut journal = fresh();
     journal.append(ZERO, &record(1, 10)).expect("room");
     journal
@@ -509,7 +509,7 @@ fn marked(records: u64, length: usize) -> Memory {
 }
 
 #[test]
-fn with_a_mark_no_flipped_byte_of_any_record_is_taken_for_an_unfinished_write() {
+fn mark_distinguishes_corrupt_record_from_unfinished_write() {
     let disk = marked(40, 700);
     assert!(disk.segments.len() > 2);
     let whole = slots(&open(disk.clone()).expect("opens"));
@@ -531,7 +531,7 @@ fn with_a_mark_no_flipped_byte_of_any_record_is_taken_for_an_unfinished_write() 
 }
 
 #[test]
-fn a_write_that_the_disk_lost_or_put_elsewhere_is_damage() {
+fn lost_or_misdirected_write_is_damage() {
     let mut before = marked(3, 100);
     let mut journal = open(before.clone()).expect("opens").journal;
     journal.append(ZERO, &record(4, 5000)).expect("room");
@@ -558,7 +558,7 @@ fn a_write_that_the_disk_lost_or_put_elsewhere_is_damage() {
 }
 
 #[test]
-fn a_segment_cut_short_at_any_length_is_damage_or_nothing_was_lost() {
+fn segment_cut_at_any_length_is_damage_or_lost_nothing() {
     let disk = marked(20, 700);
     for number in disk.segments.keys() {
         for length in (0..SEGMENT as usize).step_by(97) {
@@ -598,7 +598,7 @@ fn lost_segments_are_damage_wherever_they_stood() {
 }
 
 #[test]
-fn mark_with_numbers_at_the_end_of_their_range_counts_as_damaged() {
+fn mark_with_numbers_at_end_of_range_is_damaged() {
     let mut disk = marked(5, 700);
     for number in [u64::MAX - 1, u64::MAX] {
         let mark = mark::Mark {
@@ -617,7 +617,7 @@ fn mark_with_numbers_at_the_end_of_their_range_counts_as_damaged() {
 }
 
 #[test]
-fn a_lost_mark_proves_less_and_two_damaged_ones_let_nothing_pass_for_torn() {
+fn lost_mark_proves_less_and_two_damaged_ones_exclude_torn_tail() {
     let disk = marked(5, 700);
     let marks = disk.marks.clone().expect("kept");
     for (slot, mark) in marks.iter().enumerate() {
@@ -627,9 +627,9 @@ fn a_lost_mark_proves_less_and_two_damaged_ones_let_nothing_pass_for_torn() {
             assert_eq!(slots(&open(older).expect("opens")), [1, 2, 3, 4, 5]);
         }
         for at in 0..mark.len() {
-            let mut flipped = disk.clone();
-            flipped.marks.as_mut().expect("kept")[slot][at] ^= 0x20;
-            match open(flipped) {
+            let mut inverted = disk.clone();
+            inverted.marks.as_mut().expect("kept")[slot][at] ^= 0x20;
+            match open(inverted) {
                 Ok(opened) => assert_eq!(slots(&opened), [1, 2, 3, 4, 5], "byte {at}"),
                 Err(JournalError::Newer { .. }) => {}
                 Err(other) => panic!("byte {at}: {other}"),
@@ -640,7 +640,7 @@ fn a_lost_mark_proves_less_and_two_damaged_ones_let_nothing_pass_for_torn() {
     both.marks = Some([vec![7; MARK_SLOT], vec![7; MARK_SLOT]]);
     let opened = open(both.clone()).expect("a whole journal opens without marks");
     assert!(!opened.groups[0].complete);
-    // What cannot be read at the end may have been acknowledged.
+    // An unreadable record at the end may have been acknowledged.
     let (number, file) = both.segments.last_key_value().expect("there is one");
     let (number, mut torn) = (*number, file.clone());
     let end = torn.iter().rposition(|byte| *byte != 0).expect("there");
@@ -653,7 +653,7 @@ fn a_lost_mark_proves_less_and_two_damaged_ones_let_nothing_pass_for_torn() {
 }
 
 #[test]
-fn a_crash_in_the_middle_of_trimming_is_no_damage() {
+fn crash_during_trimming_is_no_damage() {
     let disk = marked(60, 700);
     let all = disk.segments.clone();
     let mut journal = open(disk).expect("opens").journal;
@@ -678,7 +678,7 @@ fn a_crash_in_the_middle_of_trimming_is_no_damage() {
 }
 
 #[test]
-fn a_damaged_journal_is_begun_again_with_its_promises_and_nothing_else() {
+fn damaged_journal_begins_again_with_its_promises_only() {
     let mut journal = open(marked(10, 700)).expect("opens").journal;
     journal
         .append(ZERO, &Write::Promise(Bytes::from("kept")))
@@ -705,7 +705,7 @@ fn a_damaged_journal_is_begun_again_with_its_promises_and_nothing_else() {
 }
 
 #[test]
-fn what_follows_a_restart_before_the_first_write_outlives_a_loss_of_the_marks() {
+fn restart_before_first_write_survives_loss_of_marks() {
     let mut disk = marked(10, 700);
     let first = *disk.segments.keys().next().expect("there");
     disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
@@ -725,7 +725,7 @@ fn what_follows_a_restart_before_the_first_write_outlives_a_loss_of_the_marks() 
 }
 
 #[test]
-fn segments_that_never_got_a_record_do_not_hide_that_nothing_came_before() {
+fn empty_segments_do_not_hide_empty_beginning() {
     let mut disk = Memory {
         marks: Some(Default::default()),
         ..Memory::default()
@@ -751,7 +751,7 @@ fn segments_that_never_got_a_record_do_not_hide_that_nothing_came_before() {
 }
 
 #[test]
-fn without_room_everything_before_is_durable_and_the_same_write_succeeds_later() {
+fn write_without_space_keeps_earlier_ones_and_retries() {
     let mut journal = open(marked(1, 700)).expect("opens").journal;
     let mut slot = 2;
     journal.disk().full = true;
@@ -778,7 +778,7 @@ fn without_room_everything_before_is_durable_and_the_same_write_succeeds_later()
 }
 
 #[test]
-fn an_inspection_tells_every_record_and_the_verdict_of_a_start() {
+fn inspection_shows_every_record_and_verdict_of_start() {
     let mut disk = marked(20, 700);
     let mut seen = Vec::new();
     let found = inspect(&mut disk, &identity(), |record| seen.push(*record)).expect("reads");
@@ -826,7 +826,7 @@ fn open_in(disk: Memory, epoch: u64) -> Result<Opened<Memory>, JournalError<&'st
 }
 
 #[test]
-fn later_epoch_finds_neither_records_nor_promises_of_earlier_ones() {
+fn later_epoch_finds_no_records_or_promises_of_earlier_ones() {
     for records in [0, 1, 40] {
         let marked = || Memory {
             marks: Some(Default::default()),

@@ -7,14 +7,14 @@ use super::{
     promise::Promises,
     scan::{self, Kept, Share},
 };
-use crate::{Bytes, EpochNumber, GroupId, GroupIndex, Planted, Slot, Write, plant::Plant};
+use crate::{Bytes, EpochNumber, GroupId, GroupIndex, Injected, Slot, Write, bug::Bug};
 use alloc::{collections::VecDeque, vec, vec::Vec};
 use smallvec::smallvec;
 
 /// A group buffer that has grown beyond this is given back.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
-/// A record of more bytes is not gathered with others: it is written in pieces of so many, so that
-/// the buffers of a record of 64 MiB are no longer than that, here and in the storage below.
+/// A record of more bytes is not gathered with others: it is written in pieces of this many, so
+/// that the buffers of a record of 64 MiB are no longer than that, here and in the storage below.
 pub(super) const PIECE: usize = 4 << 20;
 
 /// The most bytes of a group that [`Journal::bring_forward`] writes.
@@ -54,7 +54,7 @@ pub struct Journal<D> {
     disk: D,
     identity: Identity,
     groups: Vec<Group>,
-    injected: Planted,
+    injected: Injected,
     promises: Promises,
     /// All segments but the one being written, oldest first.
     closed: VecDeque<Kept>,
@@ -78,7 +78,7 @@ pub struct Journal<D> {
     mark_open: bool,
 }
 
-/// What a journal held when it was opened.
+/// The contents of a journal when it was opened.
 #[derive(Debug)]
 pub struct Opened<D> {
     /// The journal, ready to be written.
@@ -126,19 +126,19 @@ impl<D: Disk> Journal<D> {
         groups: &[GroupEpoch],
         segment_length: u64,
     ) -> Result<Opened<D>, JournalError<D::Error>> {
-        Self::open_planted(disk, identity, groups, segment_length, Planted::default())
+        Self::open_injected(disk, identity, groups, segment_length, Injected::default())
     }
 
     /// The same, with one of the injected bugs where the build has them.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn open_planted(
+    pub fn open_injected(
         mut disk: D,
         identity: Identity,
         groups: &[GroupEpoch],
         segment_length: u64,
-        bug: Planted,
+        bug: Injected,
     ) -> Result<Opened<D>, JournalError<D::Error>> {
         let (mut promises, promise_repaired) = Promises::open(&mut disk, &identity, Some(groups))?;
         let left = &promises.left[..];
@@ -223,7 +223,7 @@ impl<D: Disk> Journal<D> {
     /// Sets damaged segments aside and begins a journal without records behind them; the promises
     /// stay in force. Only for a replica that will come back as one that has lost its state, and that
     /// has made sure it will know so after any crash from here on. `complete`, for each group: it
-    /// goes on from nothing, not from a snapshot, so that the new records are all that there is.
+    /// continues from nothing, not from a snapshot, so that the new records are all that there is.
     ///
     /// # Errors
     /// When the storage fails, or the promises cannot be used either.
@@ -271,7 +271,7 @@ impl<D: Disk> Journal<D> {
             disk,
             identity,
             groups,
-            injected: Planted::default(),
+            injected: Injected::default(),
             promises,
             closed: VecDeque::new(),
             current: None,
@@ -356,7 +356,7 @@ impl<D: Disk> Journal<D> {
         match write {
             Write::Record { slot, record } => {
                 if self.promises.waits(at) {
-                    // What comes after a promise may rely on it.
+                    // Records after a promise may rely on it.
                     self.commit()?;
                 }
                 self.append_record(at, (*slot, false), record)
@@ -505,7 +505,7 @@ impl<D: Disk> Journal<D> {
     pub fn trim(&mut self, group: GroupIndex, below: Slot) -> Result<(), JournalError<D::Error>> {
         let known = &mut self.groups[group.index()];
         known.below = known.below.max(below);
-        if self.injected.is(Plant::SegmentTrimmedForAnotherGroup) {
+        if self.injected.is(Bug::SegmentTrimmedForAnotherGroup) {
             self.groups.iter_mut().for_each(|of| of.below = below);
         }
         self.sweep()

@@ -1,4 +1,4 @@
-//! What stands in for a protocol while none runs: it keeps what is submitted until one does.
+//! A stand-in for a protocol while none runs: it keeps submitted batches until one does.
 
 use super::*;
 use crate::{EventError, outcome_at_deadline};
@@ -15,7 +15,7 @@ struct Waiting {
 
 /// See the module.
 pub(super) struct Between {
-    /// What the replica does meanwhile, as operators see it.
+    /// The replica's role meanwhile, as operators see it.
     role: &'static str,
     /// The last slot whose execution is final.
     executed: Slot,

@@ -58,7 +58,7 @@ impl Deferred {
 impl Node {
     /// Keeps an effect that concerns the state for the next turn.
     pub(super) fn defer(&mut self, effect: Effect) {
-        // Nobody wants a snapshot later; who follows asks again.
+        // A snapshot is of no use later; a protocol that follows asks again.
         if !(self.summing_up && matches!(effect, Effect::Checkpoint { .. })) {
             let reads_max = self.executor.queries_max();
             self.deferred.push(effect, reads_max);

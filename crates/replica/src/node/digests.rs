@@ -11,7 +11,7 @@
 //!                  they differ without a majority ───────► alarm, after a while for late digests
 //! ```
 //!
-//! What is kept is a few digests of each replica.
+//! The node keeps a few digests of each replica.
 
 use super::*;
 use crate::{DIGEST_TICK, Position, StateDigest};
@@ -93,7 +93,7 @@ pub struct DigestStatus {
     pub newest: Option<StateDigest>,
     /// The newest position at which a majority, this replica among them, has one state.
     pub agreed: Option<Position>,
-    /// What differs, until a later position shows that it does not any more. A replica that is in
+    /// The present divergence, until a later position shows that it has ended. A replica that is in
     /// the minority stays there until its state is replaced.
     pub divergence: Option<Divergence>,
     /// How many were finished since the process began.
@@ -219,7 +219,7 @@ impl Digests {
         self.status.divergence.take_if(gone);
     }
 
-    /// What was executed above `slot` is undone.
+    /// Execution above `slot` is undone.
     pub(super) fn rolled_back(&mut self, slot: Slot) {
         self.waiting.retain(|digest| digest.executed.slot <= slot);
     }
@@ -231,7 +231,7 @@ impl Digests {
         own
     }
 
-    /// What is known of a position: the digests there and who has them.
+    /// The known digests of a position, each with the replicas that have it.
     fn known(&self, position: Position, me: ReplicaId) -> BTreeMap<u128, ReplicaSet> {
         let mut known = BTreeMap::<u128, ReplicaSet>::new();
         let own = [(&me, &self.own)].into_iter();
@@ -330,7 +330,7 @@ impl Node {
         let before = self.digests.theirs.insert(from, theirs.clone());
         let before = before.unwrap_or_default();
         for (position, digest) in theirs.0 {
-            // What was compared before may have been repaired since.
+            // Digests compared before may have been repaired since.
             if before.0.get(&position) != Some(&digest) {
                 self.compare_digests(position, world, out);
             }
@@ -393,7 +393,7 @@ impl Node {
         }
     }
 
-    /// What differed at an earlier position may have been repaired.
+    /// A divergence at an earlier position may have been repaired.
     fn clear_divergence(&mut self, position: Position, agree: ReplicaSet) {
         let repaired = |divergence: &mut Divergence| match divergence.difference {
             Difference::Minority => false,

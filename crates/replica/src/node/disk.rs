@@ -6,11 +6,11 @@
 //!                          └──────── Persisted: links are broken ◄────────┘
 //! ```
 //!
-//! A replica whose disk hangs can vouch for nothing, but its timers still send heartbeats. Protocols
-//! that need a word of each member, or of their leader, would wait for as long as the disk does. So
-//! the node makes a failure of it that every protocol knows: a process that stands still. Frames
-//! are dropped, timers wait, requests are answered "busy". What was dropped is a gap in every
-//! link, which therefore is broken before the node continues.
+//! A replica whose disk hangs can vouch for nothing, but its timers still send heartbeats.
+//! Protocols that need a word of each member, or of their leader, would wait for as long as the
+//! disk does. So the node makes a failure of it that every protocol knows: a process that stands
+//! still. Frames are dropped, timers wait, requests are answered "busy". The dropped frames are a
+//! gap in every link, which therefore is broken before the node continues.
 
 use super::*;
 
@@ -25,17 +25,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// for has that much more time.
 const BYTES_PER_MICROSECOND: u64 = 16;
 
-/// What is handed over so soon after the first write that waits may go with it.
+/// Writes handed over so soon after the first write that waits may go with it.
 const TOGETHER: Duration = Duration::from_millis(250);
 
 /// A disk that was merely slow is given twice as long, unless that is so long ago.
 const CALM: Duration = Duration::from_secs(60);
 
-/// Whatever waits and whatever has been, a disk hangs after this many times as long: clients still
-/// wait then.
+/// A disk counts as hanging after this many times the limit at most, whatever waits and whatever
+/// has been: clients still wait then.
 const TIMES_MAX: u32 = 3;
 
-/// What is known of the disk.
+/// The measurements of the disk.
 #[derive(Debug)]
 pub(super) struct DiskWatch {
     /// Zero: the disk is not watched.
@@ -44,12 +44,13 @@ pub(super) struct DiskWatch {
     is_full: bool,
     /// Since when a write waits and none has been finished.
     since: Option<Time>,
-    /// Bytes that the next answer may wait for. What is handed over later is none of them, or a
-    /// disk that hangs would never be late while writes continue.
+    /// Bytes that the next answer may wait for. Bytes handed over later do not count, or a disk
+    /// that hangs would never be late while writes continue.
     owed: u64,
     /// Bytes handed over since the last answer.
     recent: u64,
-    /// It seemed to hang when it was looked at here. What it has finished may wait to be told.
+    /// It seemed to hang when it was looked at here. The completion of finished writes may wait to
+    /// be delivered.
     suspected: Option<Time>,
     hung: bool,
     /// It answered soon after it had been found to hang, at that time.
@@ -98,7 +99,7 @@ impl DiskWatch {
             self.slow_at = Some(now());
         }
         self.since = (!all).then(now);
-        // What was handed over before the answer before this one has been written with it.
+        // Bytes handed over before the answer before this one have been written with it.
         self.owed = if all { 0 } else { self.recent };
         self.recent = 0;
         self.suspected = None;
@@ -121,8 +122,8 @@ impl DiskWatch {
         }
         let slow = self.slow_at.is_some_and(|at| now <= at + CALM);
         let longer = Duration::from_micros(self.owed / BYTES_PER_MICROSECOND);
-        let patience = self.hung_after * (1 + u32::from(slow)) + longer;
-        if now < since + patience.min(self.longest()) {
+        let timeout = self.hung_after * (1 + u32::from(slow)) + longer;
+        if now < since + timeout.min(self.longest()) {
             return false;
         }
         let suspected = *self.suspected.get_or_insert(now);
@@ -174,7 +175,7 @@ impl Node {
         out: &mut Vec<Output>,
     ) {
         if self.disk.answered(upto >= self.written, || world.now()) {
-            // What has come in already is handled before the links are seen to break.
+            // Frames that have come in already are handled before the links are seen to break.
             self.disk.deaf_to = self.peers();
             out.push(Output::BreakLinks);
         }
@@ -208,7 +209,7 @@ impl Node {
     }
 }
 
-/// Nobody hears what is said while the disk hangs.
+/// No peer receives messages while the disk hangs.
 pub(super) fn fall_silent(out: &mut Vec<Output>) {
     out.retain(|output| !matches!(output, Output::Send { .. } | Output::Put { .. }));
 }
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn hang_is_found_as_soon_when_writes_go_on() {
+    fn hang_is_found_as_soon_while_writes_continue() {
         let mut disk = DiskWatch::new(Duration::from_secs(2));
         disk.asked(1, at(60_000));
         // As fast as, and much faster than, a disk in order is taken to write at least.

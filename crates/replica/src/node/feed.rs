@@ -50,14 +50,14 @@ impl Batches {
     }
 }
 
-/// What a donor executes while somebody fetches from it.
+/// The batches that a donor executes while a peer fetches from it.
 pub(super) struct Ring {
     /// Everything executed after this slot is here.
     from: Slot,
     batches: Batches,
     bytes_max: u64,
     asked_at: Time,
-    /// What the protocol said last of how it would continue from a slot.
+    /// The protocol's latest state for continuing from a slot.
     summary: Option<FeedEnd>,
 }
 
@@ -88,7 +88,7 @@ impl Node {
         ring.from
     }
 
-    /// Keeps no batches that nobody asks for any more.
+    /// Drops batches that no fetcher asks for any more.
     pub(super) fn drop_unused_feed(&mut self, world: &dyn World) {
         let now = world.now();
         let learner = self.learner();
@@ -100,7 +100,7 @@ impl Node {
             .take_if(|ring| now >= ring.asked_at + transfer::FEED_KEPT);
     }
 
-    /// A batch is being executed while somebody may want it later.
+    /// A batch is being executed while a fetcher may want it later.
     pub(super) fn keep_for_followers(
         &mut self,
         slot: Slot,
@@ -112,11 +112,11 @@ impl Node {
         let Some(ring) = &mut self.ring else {
             return;
         };
-        if self.planted.is(Plant::FeedSkipsABatch) && slot.0.is_multiple_of(16) {
+        if self.injected.is(Bug::FeedSkipsABatch) && slot.0.is_multiple_of(16) {
             return;
         }
         ring.batches.push(slot, time, batch);
-        let bytes_max = match self.planted.is(Plant::FeedIsNotKept) {
+        let bytes_max = match self.injected.is(Bug::FeedIsNotKept) {
             true => 0,
             false => ring.bytes_max,
         };
@@ -175,7 +175,7 @@ impl Node {
                 feed = self.feed_end(feed, world, out);
             }
             if given == 0 && !world.takes(to, feed.bytes()) {
-                // What answers the question before may still be queued: this one comes again.
+                // The answer to the question before may still be queued: this one comes again.
                 return;
             }
             given += feed.bytes();
@@ -246,7 +246,7 @@ impl Node {
             unfinished.appended = begin;
             unfinished.written = unfinished.written.min(begin);
         }
-        // What was executed ahead of its commit is replaced in one go, when all is there.
+        // Batches executed ahead of their commit are replaced in one go, when all are there.
         if !self.executor.speculates() {
             let info = SnapshotInfo { id, length: begin };
             self.begin_install(info, id.slot, Source::Arriving, world);
@@ -305,7 +305,8 @@ impl Node {
             return;
         };
         if feed.after != following.after {
-            // It comes twice, as the way there and back is longer than the patience: a sign of life.
+            // It comes twice, as the way there and back is longer than the timeout: proof that the
+            // peer runs.
             fetch.on_answer();
             return;
         }
@@ -330,7 +331,7 @@ impl Node {
         }
         // It is on disk, and may be much: as long as it comes, the state need not come again.
         let most = transfer::FEED_TIMES * self.feed_bytes_max.max(following.begin);
-        let goes_on = following.bytes <= most && following.goes_on();
+        let continues = following.bytes <= most && following.continues();
         fetch.on_answer();
         if is_last {
             fetch.ask_on();
@@ -338,7 +339,7 @@ impl Node {
         if let Some(end) = feed.end {
             return self.end_following(Some(end), out);
         }
-        if !goes_on {
+        if !continues {
             return self.end_following(None, out);
         }
         self.ask_donor(world, out);

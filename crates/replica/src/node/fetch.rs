@@ -22,7 +22,7 @@ impl Node {
         if let Some(fetch) = &mut self.fetch
             && (fetch.at_least >= at_least || fetch.fed)
         {
-            // What is on its way will do, and so will less from now on. If more is wanted, what
+            // The state in flight will do, and so will less from now on. If more is wanted, what
             // follows the state brings it.
             fetch.want(at_least);
             fetch.also_from(from.without(self.id));
@@ -169,9 +169,9 @@ impl Node {
                 let leads = |file: &SnapshotFile| {
                     file.id.slot >= at_least || fed && file.id.slot >= kept_from
                 };
-                let goes_on = (snapshot.filter(leads))
+                let continues = (snapshot.filter(leads))
                     .is_some_and(|file| self.give_piece(from, file, offset, world, out));
-                if !goes_on && !ahead {
+                if !continues && !ahead {
                     self.donate(from, at_least.max(kept_from), at_least, world, out);
                 }
             }
@@ -350,7 +350,7 @@ impl Node {
             return;
         }
         let overtaken =
-            snapshot.id.slot <= comes_to && !self.planted.is(Plant::OldSnapshotReplacesState);
+            snapshot.id.slot <= comes_to && !self.injected.is(Bug::OldSnapshotReplacesState);
         if overtaken {
             // The donor is not asked for the same again, and is left when it has nothing else.
             fetch.begin_above(comes_to);
@@ -362,7 +362,7 @@ impl Node {
         }
         fetch.on_answer();
         if is_known {
-            if !fetch.go_on(snapshot, total, world.now()) {
+            if !fetch.proceed(snapshot, total, world.now()) {
                 return self.drop_damaged(out);
             }
             self.donor_last = Some(from);

@@ -70,8 +70,8 @@ pub fn read_client_frame(frame: Bytes) -> Result<(EpochNumber, ClientFrame), Dec
     Ok((epoch, ClientFrame::Reply(batch, header, results)))
 }
 
-/// The same as a guest gets it, see [`guest_frame`]. What is addressed to another one, of an earlier
-/// run of the process, is nothing.
+/// The same as a guest gets it, see [`guest_frame`]. A frame addressed to another guest, of an
+/// earlier run of the process, is ignored.
 pub(crate) fn read_guest_frame(
     id: FrontendId,
     frame: Bytes,

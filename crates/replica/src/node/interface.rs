@@ -1,14 +1,14 @@
-//! What goes into a node and what comes out.
+//! The inputs and outputs of a node.
 
 use super::*;
 use crate::StateDigest;
 
-/// What a node is made from.
+/// The parts of a node.
 #[derive(Clone, Debug)]
 pub struct NodeSetup {
     /// Its place among the members.
     pub id: ReplicaId,
-    /// Which of its lives this is.
+    /// Which of its incarnations this is.
     pub incarnation: Incarnation,
     /// Which run of the process.
     pub boot: Boot,
@@ -16,7 +16,7 @@ pub struct NodeSetup {
     pub group: GroupId,
     /// The epoch.
     pub epoch: Epoch,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// Seeds its random source; different on every replica and boot.
     pub seed: u64,
@@ -29,17 +29,17 @@ pub struct NodeSetup {
     pub limits: ExecutorLimits,
 }
 
-/// How many bytes of batches are executed between two snapshots where nobody says otherwise: what
-/// a snapshot costs is then small beside them, also when every value is written over at each, and
-/// what a restart reads of the log takes a second or two.
+/// The default number of bytes of batches executed between two snapshots: a snapshot's cost is then
+/// small beside theirs, also when every value is written over at each, and a restart reads its part
+/// of the log in a second or two.
 pub const SNAPSHOT_BYTES_MIN: u64 = 256 << 20;
 
-/// What the world tells a node.
+/// An input of a node.
 #[derive(Debug)]
 pub enum Input {
     /// A frame from a peer, as its [`Output::Send`] had it.
     Frame {
-        /// Who sent it.
+        /// The sender.
         from: Peer,
         /// When its bytes arrived.
         arrived: Time,
@@ -64,14 +64,14 @@ pub enum Input {
     Put {
         /// Whose row.
         from: ReplicaId,
-        /// What it wrote, as [`Output::Put`] had it.
+        /// The written words, as [`Output::Put`] had them.
         ranges: Bytes,
     },
     /// An instruction.
     Control(Control),
 }
 
-/// What a node asks of the world, in order.
+/// An output of a node; the order counts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// Send a frame. Replicas not linked now: drop it, retransmission is the protocol's.
@@ -96,7 +96,7 @@ pub enum Output {
     Journal {
         /// Its number.
         id: PersistId,
-        /// What.
+        /// The write.
         write: Write,
     },
     /// Journal records below this slot may be deleted.
@@ -118,7 +118,7 @@ pub enum Output {
     },
     /// Begin a snapshot file; an unfinished one is abandoned.
     SnapshotBegin {
-        /// What it covers.
+        /// The position that it covers.
         id: Executed,
         /// It comes from a peer: the journal has a gap before it, so that no older snapshot can
         /// stand in for it.
@@ -143,8 +143,8 @@ pub enum Output {
     SnapshotFinish,
     /// Delete the unfinished snapshot.
     SnapshotAbandon,
-    /// A replica that had forgotten votes again. Once every journal write asked for before this
-    /// is durable, the world need no longer remember that it had forgotten.
+    /// A replica that had lost its state votes again. Once every journal write asked for before
+    /// this is durable, the world need no longer remember that it had lost its state.
     Recovered,
     /// A submitted batch is finished.
     Done {
@@ -153,7 +153,7 @@ pub enum Output {
         /// How.
         outcome: Outcome,
     },
-    /// Who takes part in the protocol, in its order.
+    /// The members that take part in the protocol, in its order.
     Route {
         /// From this slot on.
         slot: Slot,
@@ -185,7 +185,7 @@ pub enum Output {
     Halt(HaltKind, String),
 }
 
-/// What a node that must stop can do afterwards.
+/// The remaining abilities of a node that must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HaltKind {
     /// Nothing by itself: the message says what the operator must do.
@@ -235,13 +235,13 @@ pub enum StartError {
 /// Where the transfer of a peer's state to this replica stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferStatus {
-    /// What is being done.
+    /// The present step.
     pub phase: TransferPhase,
-    /// Who gives it.
+    /// The donor.
     pub donor: ReplicaId,
     /// The slot that the protocol wants it to reach at least.
     pub wanted: Slot,
-    /// What the snapshot covers, once the donor has named one.
+    /// The position that the snapshot covers, once the donor has named one.
     pub snapshot: Option<Executed>,
     /// The slot up to which batches executed since are here; the snapshot's while there are none.
     pub reached: Slot,
@@ -262,7 +262,7 @@ pub enum TransferPhase {
     Asking,
     /// The snapshot comes in.
     Receiving,
-    /// What was executed after the snapshot comes in.
+    /// The batches executed after the snapshot come in.
     Following,
     /// It is being made durable.
     Saving,
@@ -284,7 +284,7 @@ impl TransferPhase {
     }
 }
 
-/// What a node shows of itself.
+/// The state of a node, for users.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStatus {
     /// The protocol's own part.
@@ -306,7 +306,7 @@ pub struct NodeStatus {
     /// The newest durable snapshot.
     pub snapshot: Option<SnapshotInfo>,
     /// Whether a snapshot is being written.
-    pub snapshot_under_way: bool,
+    pub snapshot_in_progress: bool,
     /// Whether a peer's state is being fetched.
     pub fetching: bool,
     /// Where that stands.

@@ -20,9 +20,10 @@ use crate::{
     OptionError, Outcome, Peer, PersistId, Reader, Recipients, RecoveredBytes, Replica, ReplicaId,
     ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotHeader, SnapshotInfo,
     SnapshotProgress, StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner,
-    Voters, Wake, Wire, World, Write, Writer, limits,
+    Voters, Wake, Wire, World, Write, Writer,
+    bug::{Bug, Injected},
+    limits,
     parts::{Pace, PaceMessage},
-    plant::{Plant, Planted},
     refuse_seal,
     transfer::{self, Fetch, TransferMessage},
 };
@@ -55,7 +56,7 @@ pub const TIMER_EPOCH: u32 = 6;
 /// Batches of the node's own are numbered from here, far above any server's.
 const OWN_BATCHES: u64 = 1 << 63;
 /// After this an empty batch counts as lost, and others than the leader step in.
-const TICK_PATIENCE: Duration = Duration::from_secs(2);
+const TICK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between empty batches for one deadline that has come: commands come in between, and a state
 /// whose deadline never goes away does not keep its replicas busy.
 const TICK_PAUSE: Duration = Duration::from_millis(1);
@@ -164,7 +165,7 @@ struct Installing {
     /// Up to where it brings the state, with what was executed since at the donor.
     reach: Slot,
     source: Source,
-    /// What the protocol wants done with a state that is in pieces.
+    /// The protocol's requests for a state that is in pieces.
     deferred: Deferred,
     begun: Time,
 }
@@ -228,7 +229,7 @@ pub struct Node {
     /// Answers that wait for durability, ascending by what they wait for.
     held: VecDeque<Answer>,
     unfinished: Option<Unfinished>,
-    /// What waits for a state that long commands have kept busy, in order.
+    /// The effects that wait for a state that long commands have kept busy, in order.
     deferred: Deferred,
     /// The executor's work when the turn began.
     work_begun: u64,
@@ -237,7 +238,7 @@ pub struct Node {
     feed_bytes_max: u64,
     transfer_rates: transfer::Rates,
     fetch: Option<Fetch>,
-    /// Who gave the last one.
+    /// The donor of the last one.
     donor_last: Option<ReplicaId>,
     state_bytes_received: u64,
     state_bytes_sent: u64,
@@ -246,7 +247,7 @@ pub struct Node {
     /// Its newest state continues behind what its file is named for, and cannot be given to a peer.
     /// While it speculates, a later one may never become final.
     owes_state: bool,
-    /// What is executed while somebody fetches from here.
+    /// The batches that are executed while a peer fetches from here.
     ring: Option<Box<feed::Ring>>,
     /// The protocol is asked for a checkpoint of which only the summary is used.
     summing_up: bool,
@@ -284,7 +285,7 @@ pub struct Node {
     /// The replica stops, by its protocol's will or because its state is in pieces: it hears
     /// nothing more, and says nothing.
     halted: bool,
-    planted: Planted,
+    injected: Injected,
     /// The parts in other groups, as a protocol that serves several last told them.
     roles: Vec<crate::Role>,
 }
@@ -339,7 +340,7 @@ impl Node {
             true => Duration::ZERO,
             false => setup.limits.digest_interval,
         };
-        let planted = Planted::of(&setup.epoch.options);
+        let injected = Injected::of(&setup.epoch.options);
         if unordered {
             if !machine.takes_unordered() {
                 return Err(OptionError::Unordered(protocol.info.name));
@@ -366,7 +367,7 @@ impl Node {
             _ => learning::without_protocol(Slot(0)),
         };
         let mut executor =
-            Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
+            Executor::new(cluster, group, epoch, machine, setup.limits).with_bug(injected);
         executor.number_snapshots(setup.seed);
         if protocol.speculates && rank.is_some() {
             executor.speculate();
@@ -433,7 +434,7 @@ impl Node {
             foreign: 0,
             started: false,
             halted: false,
-            planted,
+            injected,
             roles: Vec::new(),
         })
     }
@@ -552,7 +553,7 @@ impl Node {
             }
             Input::SnapshotWritten(bytes) => {
                 if let Some(unfinished) = &mut self.unfinished {
-                    // What is said of one that was abandoned may still come.
+                    // Reports of an abandoned snapshot may still come.
                     unfinished.written = bytes.min(unfinished.appended);
                     if unfinished.kind == (Under::Fetched { whole: false }) {
                         self.ask_donor(world, out);
@@ -560,7 +561,7 @@ impl Node {
                 }
             }
             Input::SnapshotSaved(info) => self.on_snapshot_saved(info, world, out),
-            // Of one that was given up meanwhile nobody wants to know.
+            // Reports of an abandoned snapshot are ignored.
             Input::SnapshotFailed if self.unfinished.is_none() => {}
             Input::SnapshotFailed => {
                 self.note_failed_bridge(world.now());
@@ -621,13 +622,13 @@ impl Node {
         {
             self.tell_frontend(frontend, out);
         }
-        if epoch != self.epoch && !self.planted.is(Plant::VotesOfAnotherEpoch) {
+        if epoch != self.epoch && !self.injected.is(Bug::VotesOfAnotherEpoch) {
             return Err(FrameError::Epoch {
                 theirs: epoch,
                 ours: self.epoch,
             });
         }
-        // What a member's own frontend sends comes as the member's.
+        // Messages of a member's own frontend come as the member's.
         let from_outside = matches!(from, Peer::Frontend(_));
         let mut from = from;
         if kind == FrameKind::Request as u8
@@ -1018,7 +1019,7 @@ impl Node {
         frame.prefixed(self.envelopes[kind as usize].clone())
     }
 
-    /// What the node shows of itself.
+    /// The state of the node, for users.
     #[must_use]
     pub fn status(&self, world: &dyn World) -> NodeStatus {
         let mut protocol = self.replica.status(self.group);
@@ -1033,7 +1034,7 @@ impl Node {
             sessions: self.executor.sessions(),
             commands: self.executor.commands(),
             snapshot: world.snapshot_newest(),
-            snapshot_under_way: self.unfinished.is_some(),
+            snapshot_in_progress: self.unfinished.is_some(),
             fetching: self.fetch.is_some() || self.installing.is_some() && !self.undoes(),
             transfer: self.transfer_status(world),
             state_bytes_received: self.state_bytes_received,
@@ -1053,8 +1054,8 @@ impl Node {
         self.replica.status(self.group)
     }
 
-    /// The last slot whose execution here is final. What the protocol says counts, unless its
-    /// effects wait: then what has been executed may be what one of them undoes.
+    /// The last slot whose execution here is final. The protocol's report counts, unless its
+    /// effects wait: then one of them may undo executed batches.
     #[must_use]
     pub fn stable(&self) -> Slot {
         let stable = self.replica.status(self.group).stable;

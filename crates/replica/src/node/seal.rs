@@ -9,7 +9,7 @@ use super::*;
 use crate::{Descriptor, DescriptorError, Seal};
 
 /// An end of the epoch that is offered for longer than this is given up; it may come all the same.
-const SEAL_PATIENCE: Duration = Duration::from_secs(4);
+const SEAL_TIMEOUT: Duration = Duration::from_secs(4);
 /// Descriptors are far shorter, and every batch takes so much.
 const SEAL_BYTES_MAX: usize = 1 << 20;
 
@@ -41,8 +41,8 @@ pub enum SealError {
 
 impl Node {
     /// Offers the end of this epoch: the next one's descriptor is ordered as a batch of its own,
-    /// and where the first such batch is executed, the epoch ends ([`Self::sealed`]). What becomes
-    /// of this one is not told; it may be offered again.
+    /// and where the first such batch is executed, the epoch ends ([`Self::sealed`]). The caller
+    /// gets no outcome; it may offer the end again.
     ///
     /// # Errors
     /// When it can be seen here that it would end nothing.
@@ -73,7 +73,7 @@ impl Node {
             Err(DescriptorError::Malformed(_)) => return Err(SealError::Unreadable),
         }
         if !self.halted && !self.disk.is_hung() {
-            self.submit_own(RequestKind::Seal, next, SEAL_PATIENCE, world);
+            self.submit_own(RequestKind::Seal, next, SEAL_TIMEOUT, world);
             self.carry_out(world, out);
         }
         Ok(())

@@ -10,8 +10,8 @@
 use super::*;
 
 impl Node {
-    /// A node of a group that the protocol of another node serves. Whatever is called that may reach
-    /// the protocol, the start included, is called while it is lent to this node.
+    /// A node of a group that the protocol of another node serves. Each call that may reach the
+    /// protocol, the start included, is made while the protocol is lent to this node.
     ///
     /// # Errors
     /// When the epoch's options are not the protocol's.

@@ -47,7 +47,7 @@ impl Node {
         self.open_file(kind, slot, summary, out);
         // A small state must be copied before the next command, however much has been handed over
         // before it; see `StateMachine::snapshot_chunk`.
-        if !self.planted.is(Plant::IndexAndDataNotAtomic) {
+        if !self.injected.is(Bug::IndexAndDataNotAtomic) {
             self.append_snapshot_chunk(out);
         }
     }
@@ -105,7 +105,7 @@ impl Node {
                 *whole = true;
             }
             self.maybe_finish_snapshot(out);
-            if self.planted.is(Plant::SnapshotCountsEarly)
+            if self.injected.is(Bug::SnapshotCountsEarly)
                 && let Some(unfinished) = &self.unfinished
             {
                 let slot = unfinished.id.slot;
@@ -180,7 +180,7 @@ impl Node {
         self.saved_reach().map_or(stable, |reach| reach.max(stable))
     }
 
-    /// What was being restored while it came will not come.
+    /// The messages for the state that was being restored will not come.
     pub(super) fn lose_source(&mut self) {
         let installing = self.installing.as_mut();
         if let Some(installing) = installing.filter(|it| it.source == Source::Arriving) {
@@ -194,10 +194,10 @@ impl Node {
         let reach = reach.map_or(info.id.slot, |fetch| fetch.reach(info.id));
         self.settle_fetch(info.id, reach, out);
         self.finish_undo(world, out);
-        // What a peer has saved is stable, so it ends this replica's speculation, too.
+        // A state that a peer has saved is stable, so it ends this replica's speculation, too.
         let coming = (self.installing.as_ref()).map(|installing| installing.reach);
         let overtaken = reach <= self.executor.stable() || coming.is_some_and(|slot| reach <= slot);
-        if overtaken && !self.planted.is(Plant::OldSnapshotReplacesState) {
+        if overtaken && !self.injected.is(Bug::OldSnapshotReplacesState) {
             out.push(Output::Mark("fetched snapshot overtaken by the log"));
             return;
         }
@@ -289,7 +289,7 @@ impl Node {
         if !more(&self.executor) {
             return false;
         }
-        // What was executed ahead of its commit must not be seen beside what replaces it.
+        // Batches executed ahead of their commit must not be seen beside those that replace them.
         let budget = if self.executor.speculates() {
             usize::MAX
         } else {
@@ -373,8 +373,8 @@ impl Node {
 
     /// Asks the protocol for a checkpoint unless one is in progress. For an operator's order, too.
     pub fn ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        // That somebody needs a state is more urgent than that one is saved ahead of a change, and
-        // behind the end of the epoch, too: the others may not come there without it.
+        // A peer's need for a state is more urgent than saving one ahead of a change, and behind
+        // the end of the epoch, too: the others may not come there without it.
         self.give_up_bridge(out);
         if self.checkpoint_asked || self.unfinished.is_some() {
             return;

@@ -97,7 +97,7 @@ impl Node {
         }
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
         if base > Slot(0) {
-            recovered.first_boot |= self.planted.is(Plant::FirstBootAgain);
+            recovered.first_boot |= self.injected.is(Bug::FirstBootAgain);
             self.meet_peers(world, out);
         }
         self.start_protocol(recovered, world)?;

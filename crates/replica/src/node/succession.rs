@@ -11,19 +11,19 @@
 //!   Ended(e), and no member of e+1 ──all that have entered are lost──► Giving: until it is settled
 //! ```
 //!
-//! Nobody decides when an epoch begins: each member enters by itself. It leaves the epoch that has
-//! ended only when a majority of the next one's members has its end, too, so that nobody who is
-//! left behind is needed: who has missed the end takes a state of the next epoch from a member.
-//! From its first message on, the next epoch needs nothing of its predecessor, as its first state is
-//! durable here, and so is the fact that this replica is in it.
+//! No single member decides when an epoch begins: each member enters by itself. It leaves the epoch
+//! that has ended only when a majority of the next one's members has its end, too. So no replica
+//! left behind is needed: one that has missed the end takes a state of the next epoch from a
+//! member. From its first message on, the next epoch needs nothing of its predecessor, as its first
+//! state is durable here, and so is the fact that this replica is in it.
 //!
 //! Unanswered batches of clients are submitted again in the next epoch, whole, as the same bytes:
 //! sessions answer what was executed before the end, and nothing is executed behind it. Therefore
-//! nobody is answered that the epoch has ended. Of a batch that an earlier protocol had, nobody
-//! can say any more that it was certainly not executed.
+//! no client gets the end of the epoch as an answer. Of a batch that an earlier protocol had, no
+//! answer may claim any more that it was certainly not executed.
 //!
-//! Links outlive epochs. A protocol sees a link to a peer whose protocol runs in the same epoch, and
-//! no other: what is sent to one that has not begun is lost, and nobody would send it again.
+//! Links outlive epochs. A protocol sees a link to a peer whose protocol runs in the same epoch,
+//! and no other: messages to a protocol that has not begun are lost, and would not be sent again.
 
 mod giving;
 mod word;
@@ -40,7 +40,7 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 const ANSWER_EVERY: Duration = Duration::from_millis(20);
 /// Members that are linked and have not seen the end yet are waited for so long: they would have
 /// to take a whole state otherwise.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// A first state that could not be saved is written again after this.
 const SAVE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -98,11 +98,11 @@ pub(super) struct Succession {
     pub(super) bridged: bool,
     /// Nothing is saved ahead of a change before this: it has failed.
     pub(super) bridges_from: Time,
-    /// What members said last of their bridges.
+    /// The members' latest reports about their bridges.
     pub(super) told: BTreeMap<ReplicaId, super::bridge::Told>,
     /// Since when a majority is ready for a change.
     pub(super) enough_since: Option<Time>,
-    /// What the protocol will start with once its state is here.
+    /// The recovered state with which the protocol will start once its state is here.
     recovered: Option<RecoveredBytes>,
     generation: u16,
     pub(super) learning: Learning,
@@ -175,7 +175,7 @@ impl Succession {
         self.frontends.keys().copied()
     }
 
-    /// Nobody is known to be in this epoch.
+    /// No peer is known to be in this epoch.
     const fn be_apart_from(&mut self, peers: ReplicaSet) {
         (self.elsewhere, self.idle) = (peers, peers);
     }
@@ -240,7 +240,7 @@ impl Node {
     /// Whether snapshots must outlive the process now: this epoch is kept on disk, or the one before
     /// was and this one has not begun yet.
     pub(super) fn saves_durably(&self) -> bool {
-        let was_on_disk = self.succession.was_on_disk && !self.planted.is(Plant::EntersInMemory);
+        let was_on_disk = self.succession.was_on_disk && !self.injected.is(Bug::EntersInMemory);
         self.durability == Durability::Disk || was_on_disk
     }
 
@@ -382,7 +382,7 @@ impl Node {
             Link::Up { incarnation } => {
                 let before = self.succession.links.insert(id, incarnation);
                 if before != Some(incarnation) {
-                    // It may have forgotten what it had.
+                    // It may have lost what it had.
                     self.succession.past = self.succession.past.without(id);
                     self.succession.later = self.succession.later.without(id);
                     self.note_emptiness(id, Holds::State);
@@ -742,7 +742,7 @@ impl Node {
         let enough = self.voters.is_majority(past)
             || next.is_some_and(|next| next.is_majority(past))
             || self.succession.is_over;
-        if !enough || !all && world.now() < since + PATIENCE {
+        if !enough || !all && world.now() < since + TIMEOUT {
             return;
         }
         if self.installing.is_some() || !self.deferred.is_empty() {
@@ -782,7 +782,7 @@ impl Node {
             None => self.save_first_state(out),
         }
         // In memory, what is saved serves peers only.
-        if !self.saves_durably() || self.planted.is(Plant::BeginsBeforeItIsDurable) {
+        if !self.saves_durably() || self.injected.is(Bug::BeginsBeforeItIsDurable) {
             self.state_is_here(None, out);
         }
         self.tell_epoch(ReplicaSet(all.0 | self.peers().0), false, out);
@@ -805,14 +805,14 @@ impl Node {
         self.installing = None;
         self.deferred = Deferred::default();
         self.effects.clear();
-        // What is left is the earlier protocol's, but for what clients want.
+        // The rest is the earlier protocol's, except for the clients' batches.
         let mut open = self.replica.take_open(self.group);
         for event in self.events.drain(..) {
             if let Event::Submit(submission) = event {
                 open.push(submission);
             }
         }
-        let dropped = self.planted.is(Plant::UnderWayIsDropped);
+        let dropped = self.injected.is(Bug::RequestsInFlightAreDropped);
         open.retain(|submission| submission.id.0 < OWN_BATCHES && !dropped);
         self.replica = Box::new(Between::new(role, self.executor.stable(), open));
         let key = TimerKey {
@@ -835,7 +835,7 @@ impl Node {
         // Several may pass before one begins here.
         self.succession.was_on_disk |= self.durability == Durability::Disk;
         self.durability = next.durability;
-        if !self.planted.is(Plant::RowsOfTheOldEpoch) {
+        if !self.injected.is(Bug::RowsOfTheOldEpoch) {
             (self.members, self.voters) = (next.all(), next.voters());
         }
         let members = self.members;
@@ -1014,7 +1014,7 @@ impl Node {
         self.succession.recovered = Some(recovered);
         self.succession.phase = Phase::Following;
         self.meet_peers(world, out);
-        if self.planted.is(Plant::BeginsWithoutTheState) {
+        if self.injected.is(Bug::BeginsWithoutTheState) {
             return self.state_is_here(None, out);
         }
         self.fetch_first_state(self.peers(), world, out);
@@ -1057,16 +1057,16 @@ impl Node {
         for submission in &open {
             self.succession.carried.carry(submission);
         }
-        self.planted = Planted::of(&epoch.options);
+        self.injected = Injected::of(&epoch.options);
         let base = self.executor.base().slot;
         let inner = self.protocol(protocol, epoch, seed)?;
         self.succession.generation = self.succession.generation.wrapping_add(1);
         let generation = self.succession.generation;
-        let written = match self.planted.is(Plant::WritesCountFromZero) {
+        let written = match self.injected.is(Bug::WritesCountFromZero) {
             true => PersistId(0),
             false => self.written,
         };
-        let voters = match self.planted.is(Plant::NumbersAreRanks) {
+        let voters = match self.injected.is(Bug::NumbersAreRanks) {
             true => Voters::dense(self.voters.len()),
             false => self.voters,
         };
@@ -1087,7 +1087,7 @@ impl Node {
         self.succession.phase = Phase::Serving;
         let recovered = self.succession.recovered.take().unwrap_or_default();
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
-        if !recovered.forgot {
+        if !recovered.state_lost {
             // It has acknowledged nothing in this epoch, so that it misses nothing.
             out.push(Output::Recovered);
         }
@@ -1137,5 +1137,5 @@ pub fn no_member(id: ReplicaId, since: EpochNumber) -> String {
 }
 
 fn unreadable(error: &DescriptorError) -> String {
-    format!("this program cannot go on in the next epoch of the cluster: {error}")
+    format!("this program cannot continue in the next epoch of the cluster: {error}")
 }

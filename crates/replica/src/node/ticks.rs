@@ -17,7 +17,7 @@ impl Node {
                         ..
                     })
                 );
-                // What is executed ahead of its commit may still be undone.
+                // Batches executed ahead of their commit may still be undone.
                 let stable = self.executor.stable();
                 if saving {
                     // It may yet fail to be saved, and is asked for again then.
@@ -144,18 +144,18 @@ impl Node {
         }
         let clock = world.clock().now;
         let mut due = deadline.0;
-        // Who leads matters, and is looked up, only once the time has come.
+        // The leader matters, and is looked up, only once the time has come.
         if clock >= due && !self.leads() {
             // Others step in when the leader does not.
-            let patience = u64::try_from(TICK_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
-            due = due.saturating_add(patience);
+            let timeout = u64::try_from(TICK_TIMEOUT.as_nanos()).unwrap_or(u64::MAX);
+            due = due.saturating_add(timeout);
         }
         if clock < due {
             self.tick_at = Some(deadline.0);
             let mut wait = Duration::from_nanos(due - clock);
             if clock < self.executor.time().0 {
                 // Right after a start the clock may not be known yet.
-                wait = wait.min(TICK_PATIENCE);
+                wait = wait.min(TICK_TIMEOUT);
             }
             let at = Deadline::At(world.now() + wait);
             out.push(Output::SetTimer {
@@ -165,14 +165,14 @@ impl Node {
             return;
         }
         if let Some((last, submitted)) = self.tick_last {
-            // The log's time is that of whoever orders. Where it is behind this clock, the deadline
-            // stands after the batch as before, and another one at once would change nothing
-            // either. Where it has come, one batch was not enough for all that ends then.
+            // The log's time is that of the replica that orders. Where it is behind this clock, the
+            // deadline stands after the batch as before, and another one at once would change
+            // nothing either. Where it has come, one batch was not enough for all that ends then.
             let came = self.executor.time() >= deadline;
             let pause = match (self.leads(), last == deadline.0) {
                 (true, true) if came => TICK_PAUSE,
                 (true, false) => Duration::ZERO,
-                _ => TICK_PATIENCE,
+                _ => TICK_TIMEOUT,
             };
             let again = submitted + pause;
             if world.now() < again {
@@ -192,7 +192,7 @@ impl Node {
 
     /// Submits a batch of nothing but a tick.
     pub(super) fn submit_tick(&mut self, payload: &[u8], world: &dyn World) -> BatchId {
-        self.submit_own(RequestKind::Tick, payload, TICK_PATIENCE, world)
+        self.submit_own(RequestKind::Tick, payload, TICK_TIMEOUT, world)
     }
 
     /// Submits a batch of the node's own, with one request.
@@ -200,14 +200,14 @@ impl Node {
         &mut self,
         kind: RequestKind,
         payload: &[u8],
-        patience: Duration,
+        timeout: Duration,
         world: &dyn World,
     ) -> BatchId {
         let id = BatchId(self.batch_next);
         self.batch_next += 1;
         self.batches.push(CommandId::default(), kind, 0, payload);
         let batch = self.batches.finish(self.frontend, id, Level::Ordered);
-        let deadline = world.now() + patience;
+        let deadline = world.now() + timeout;
         self.events.push_back(Event::Submit(Submission {
             id,
             level: Level::Ordered,

@@ -39,7 +39,7 @@ const STAY_FACTOR: u32 = 4;
 const STAY_MIN: Duration = Duration::from_secs(10);
 const STAY_MAX: Duration = Duration::from_secs(60);
 
-/// What a waiting member contributes before it is let in.
+/// The contribution of a waiting member before it is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// Its vote counts.
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_pauses_by_its_own_account() {
+    fn no_proposer_pauses_by_its_own_measurement() {
         let mut admission = Admission::new(2);
         for second in 0..9 {
             let now = Time(0) + Duration::from_secs(second);

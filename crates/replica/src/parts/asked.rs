@@ -1,4 +1,4 @@
-//! What this replica's own frontends ask for, on its way in.
+//! The requests of this replica's own frontends, on their way in.
 //!
 //! ```text
 //!   message ─► Asked ─┬─ rejected: no leader, no state …   ─► Refused
@@ -15,11 +15,11 @@ use crate::{Bytes, Context, FrontendId, Level, Protocol, Slot};
 pub struct Asked {
     /// Its name.
     pub key: RequestKey,
-    /// What it needs, and the batch.
+    /// Its consistency, and the batch.
     pub request: Request,
 }
 
-/// What is left for a protocol to do.
+/// The remaining step for a protocol.
 #[derive(Debug)]
 pub enum Admitted {
     /// Read from a state that is new enough.
@@ -61,7 +61,7 @@ impl Asked {
 }
 
 /// Takes a frontend's message in, unless `rejects` says that requests of its level are not taken
-/// now. What it returns is left to do.
+/// now. The caller must do the returned step.
 pub fn admit<P: Protocol<Message: RequestMessage, ReplyHeader = ()>>(
     from: FrontendId,
     message: P::Message,

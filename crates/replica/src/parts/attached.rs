@@ -36,7 +36,7 @@ pub enum Taken {
 /// A frontend's request, as its message has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// What its requests need.
+    /// The consistency that its requests need.
     pub level: Level,
     /// The batch.
     pub batch: Bytes,
@@ -140,7 +140,7 @@ struct Answers {
 /// By what they come to: all else never tells states apart.
 impl Hash for Answers {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.patience().hash(hasher);
+        self.timeout().hash(hasher);
     }
 }
 
@@ -156,11 +156,11 @@ impl Answers {
     }
 
     /// Without an answer for so long, a request is sent again.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         let estimate = self.usual + self.spread * 4;
         estimate
             .max(self.unanswered)
-            .clamp(RETRY_FIRST, PATIENCE_MAX)
+            .clamp(RETRY_FIRST, TIMEOUT_MAX)
     }
 }
 
@@ -211,7 +211,7 @@ const RETRY_REFUSED: Duration = Duration::from_millis(10);
 const RETRY_FIRST: Duration = Duration::from_millis(400);
 const RETRY_MAX: Duration = Duration::from_millis(3200);
 /// However long results usually take, a request is sent again after this.
-const PATIENCE_MAX: Duration = Duration::from_secs(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(10);
 const TIMER: u32 = 0;
 
 impl<P: Protocol> AttachedFrontend<P>
@@ -279,7 +279,7 @@ where
     }
 
     fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, P>) {
-        let (now, retry_after) = (ctx.now(), self.answers.patience());
+        let (now, retry_after) = (ctx.now(), self.answers.timeout());
         let retry_at = now + retry_after;
         self.send(&submission, ctx);
         self.arm(retry_at.min(submission.deadline), ctx);
@@ -459,27 +459,27 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn patience_follows_what_answers_take_between_its_bounds() {
+    fn timeout_follows_what_answers_take_between_its_bounds() {
         let mut answers = Answers::default();
-        assert_eq!(answers.patience(), RETRY_FIRST);
+        assert_eq!(answers.timeout(), RETRY_FIRST);
         (0..50).for_each(|_| answers.took(MS));
-        assert_eq!(answers.patience(), RETRY_FIRST);
+        assert_eq!(answers.timeout(), RETRY_FIRST);
         (0..50).for_each(|_| answers.took(MS * 700));
-        let far = answers.patience();
+        let far = answers.timeout();
         assert!(far > MS * 690 && far < MS * 1000, "{far:?}");
         (0..50).for_each(|_| answers.took(MS * 12_000));
-        assert_eq!(answers.patience(), PATIENCE_MAX);
+        assert_eq!(answers.timeout(), TIMEOUT_MAX);
         (0..60).for_each(|_| answers.took(MS));
-        assert_eq!(answers.patience(), RETRY_FIRST);
+        assert_eq!(answers.timeout(), RETRY_FIRST);
     }
 
     #[test]
-    fn next_request_waits_as_long_as_last_waited_in_vain_until_answer_tells_more() {
+    fn retry_interval_is_kept_until_unambiguous_reply() {
         let mut answers = Answers::default();
         answers.took(MS);
         answers.unanswered = RETRY_MAX;
-        assert_eq!(answers.patience(), RETRY_MAX);
+        assert_eq!(answers.timeout(), RETRY_MAX);
         answers.took(MS);
-        assert_eq!(answers.patience(), RETRY_FIRST);
+        assert_eq!(answers.timeout(), RETRY_FIRST);
     }
 }

@@ -1,4 +1,4 @@
-//! What to tell when what members say cannot all be true.
+//! The report when members contradict each other.
 
 use alloc::{format, string::String};
 use core::fmt;

@@ -595,7 +595,7 @@ pub trait Election: Protocol<Message: From<ElectionMessage<<Self as Election>::E
             return ctx.mark("ignored: promise of another ballot");
         }
         if incarnation != self.incarnation_of(from) {
-            return ctx.mark("ignored: promise of an earlier life");
+            return ctx.mark("ignored: promise of an earlier incarnation");
         }
         if self.on_page_injected(from, &mut page, ctx) {
             return;

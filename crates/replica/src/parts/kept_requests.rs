@@ -1,23 +1,24 @@
-//! Requests on their way from a replica's own frontends to whoever orders them.
+//! Requests on their way from a replica's own frontends to the replica that orders them.
 //!
 //! ```text
 //!   Request ─► own_request ─► KeptRequests (until executed here)
-//!                               │  ├── pass_on ─► outbox ── send: some messages a turn ──► leader
+//!                               │  ├── forward ─► outbox ── send: some messages a turn ──► leader
 //!                               │  └── iter: this replica leads, so into its RequestQueue
-//!                               └── pass_on_all: a new leader is known, all of it goes again
+//!                               └── forward_all: a new leader is known, all of it goes again
 //!
 //!   leader:  own batches, others' messages ─► RequestQueue ─► peek, pop ─► slots ─► finished
 //! ```
 //!
 //! A replica keeps what its own frontends gave it and nothing else, so a leader's queue is bounded
-//! by what all replicas may keep. What is forwarded again may be ordered twice; sessions find it.
+//! by what all replicas may keep. A request that is forwarded again may be ordered twice; sessions
+//! detect it.
 //!
 //! How a protocol uses them (see Multi-Paxos and ChainPaxos):
 //!
 //! - On a frontend's request, [`own_request`] says whose it is or drops it. When no leader is known
 //!   the protocol answers [`Taken::Refused`]; otherwise [`KeptRequests::keep`] takes the bytes, or
-//!   says [`Taken::Busy`], which is the answer to send. Then either [`KeptRequests::pass_on`] or, at
-//!   the leader itself, [`RequestQueue::push`].
+//!   says [`Taken::Busy`], which is the answer to send. Then either [`KeptRequests::forward`] or,
+//!   at the leader itself, [`RequestQueue::push`].
 //! - At the end of a turn, [`KeptRequests::send`] empties the outbox into messages of the
 //!   protocol's own, as far as the connection has room.
 //! - The leader gives what arrives to [`RequestQueue::take_in`], takes batches out with
@@ -25,7 +26,7 @@
 //!   starts with [`RequestQueue::proposed`], the batches that stand in its log already.
 //! - Everywhere, [`KeptRequests::executed`] when a batch is executed: true says that a frontend of
 //!   this replica waits for the results.
-//! - When another leader is known, or the connection to it broke, [`KeptRequests::pass_on_all`];
+//! - When another leader is known, or the connection to it broke, [`KeptRequests::forward_all`];
 //!   when this replica became the leader, everything of [`KeptRequests::iter`] into its queue.
 //! - From time to time [`KeptRequests::expire`], and again as long as it is not empty.
 //!
@@ -82,7 +83,7 @@ pub fn own_request<P: Protocol>(
     Some((from, view.id()))
 }
 
-/// A request that its frontend has not repeated for this long is forgotten: the frontend gave up.
+/// A request that its frontend has not repeated for this long is dropped: the frontend gave up.
 const KEPT_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Hash)]
@@ -93,7 +94,7 @@ struct Kept {
     asked_at: Time,
 }
 
-/// What this replica's own frontends wait for; see the module.
+/// The requests that this replica's own frontends wait for; see the module.
 #[derive(Default, Hash)]
 pub struct KeptRequests {
     kept: BTreeMap<RequestKey, Kept>,
@@ -127,7 +128,7 @@ impl KeptRequests {
         self.bytes
     }
 
-    /// What is kept, by name.
+    /// The kept requests, by name.
     pub fn iter(&self) -> impl Iterator<Item = (RequestKey, &Bytes)> {
         self.kept.iter().map(|(key, kept)| (*key, &kept.batch))
     }
@@ -144,7 +145,7 @@ impl KeptRequests {
         self.kept.get(&key).map(|kept| kept.asked_at)
     }
 
-    /// Keeps a batch until it is executed; what is known already only lives longer.
+    /// Keeps a batch until it is executed; a batch that is known already is only kept for longer.
     ///
     /// # Errors
     ///
@@ -198,7 +199,7 @@ impl KeptRequests {
 
     /// Everything kept is to be ordered by this replica itself, and nothing sent.
     pub fn queue_all(&mut self, queue: &mut RequestQueue) {
-        self.pass_on_nothing();
+        self.forward_nothing();
         for (key, batch) in self.iter() {
             queue.push(key, batch.clone());
         }
@@ -214,7 +215,7 @@ impl KeptRequests {
         true
     }
 
-    /// Forgets what nobody asks for any more.
+    /// Drops requests that no frontend repeats any more.
     pub fn expire(&mut self, now: Time) {
         let (bytes, shares) = (&mut self.bytes, &mut self.shares);
         self.kept.retain(|_, kept| {
@@ -228,19 +229,19 @@ impl KeptRequests {
     }
 
     /// A batch is to be sent to the leader.
-    pub fn pass_on(&mut self, batch: Bytes) {
+    pub fn forward(&mut self, batch: Bytes) {
         self.outbox.push_back(batch);
     }
 
     /// Everything kept is to be sent to the leader, for the first time or again.
-    pub fn pass_on_all(&mut self) {
+    pub fn forward_all(&mut self) {
         self.outbox.clear();
         self.outbox
             .extend(self.kept.values().map(|kept| kept.batch.clone()));
     }
 
     /// Nothing is to be sent: no leader is known, or it is this replica.
-    pub fn pass_on_nothing(&mut self) {
+    pub fn forward_nothing(&mut self) {
         self.outbox.clear();
     }
 
@@ -254,7 +255,7 @@ impl KeptRequests {
         ctx: &mut Context<'_, P>,
         message: impl Fn(Vec<Bytes>) -> P::Message,
     ) {
-        // What is sent in this turn is not in the queue yet.
+        // Messages of this turn are not in the queue yet.
         let mut sent = 0;
         while !self.outbox.is_empty() {
             let (mut bytes, mut count) = (0, 0);
@@ -279,7 +280,7 @@ impl KeptRequests {
     }
 }
 
-/// What a leader has still to order, each batch once; see the module.
+/// The batches that a leader has still to order, each once; see the module.
 #[derive(Default, Hash)]
 pub struct RequestQueue {
     queue: VecDeque<(RequestKey, Bytes)>,
@@ -341,7 +342,7 @@ impl RequestQueue {
         }
     }
 
-    /// What waits to be ordered, in its order.
+    /// The batches that wait to be ordered, in their order.
     pub fn waiting(&self) -> impl Iterator<Item = (RequestKey, &Bytes)> {
         self.queue.iter().map(|(key, batch)| (*key, batch))
     }
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_a_repeated_request_costs_nothing() {
+    fn kept_requests_are_bounded_and_duplicates_are_free() {
         let mut kept = KeptRequests::new();
         assert_eq!(kept.keep(key(1), bytes(60), 100, Time(0)), Ok(()));
         assert_eq!(
@@ -415,7 +416,7 @@ mod tests {
         );
         assert_eq!(kept.keep(key(1), bytes(60), 100, Time(0)), Ok(()));
         assert_eq!((kept.len(), kept.bytes()), (1, 60));
-        assert!(kept.executed(key(1)), "somebody waits for it");
+        assert!(kept.executed(key(1)), "a client waits for it");
         assert!(!kept.executed(key(1)), "once");
         assert_eq!((kept.len(), kept.bytes()), (0, 0));
     }
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_frontend_no_longer_repeats_is_forgotten() {
+    fn request_not_repeated_by_frontend_is_dropped() {
         let mut kept = KeptRequests::new();
         let later = Time(0) + KEPT_MAX / 2;
         kept.keep(key(1), bytes(5), 100, Time(0)).unwrap();

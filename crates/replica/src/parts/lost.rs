@@ -1,12 +1,12 @@
-//! What to tell when too many have forgotten.
+//! The remedy when too many replicas have lost their state.
 
 use crate::Durability;
 use alloc::{format, string::String};
 
 /// Why replicas stop that can no longer find out what was acknowledged, and what to do about it: a
-/// majority of the `members` has forgotten. For [`crate::Context::halt`].
+/// majority of the `members` has lost its state. For [`crate::Context::halt`].
 #[must_use]
-pub fn too_many_forgot(members: usize, durability: Durability) -> String {
+pub fn too_many_lost_state(members: usize, durability: Durability) -> String {
     match durability {
         Durability::Memory => format!(
             "too many of the {members} replicas have lost their memory: what they acknowledged \

@@ -1,6 +1,6 @@
 //! The replica's own place in its group, which stays as it is while the protocol runs.
 
-use super::too_many_forgot;
+use super::too_many_lost_state;
 use crate::{Context, Durability, Incarnation, Options, Protocol, ReplicaId, ReplicaSet, Setup};
 
 /// The replica's own place in its group.
@@ -79,6 +79,6 @@ impl Member {
 
     /// Stops: too many members have lost their state, and an operator must decide.
     pub fn halt_lost<P: Protocol>(&self, ctx: &mut Context<'_, P>) {
-        ctx.halt(too_many_forgot(self.members, self.durability));
+        ctx.halt(too_many_lost_state(self.members, self.durability));
     }
 }

@@ -45,7 +45,7 @@ pub use housekeeping::Housekeeping;
 pub use incarnations::{Incarnations, Observed};
 pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, request_key};
 pub use leader_watch::{LeaderWatch, election_timeout, random_duration, soon};
-pub use lost::too_many_forgot;
+pub use lost::too_many_lost_state;
 pub use member::Member;
 pub use pace::{PACE_BEAT, Pace, PaceMessage, Quicker};
 pub use phase_one::{PhaseOne, Progress, PromisePage, Promised};

@@ -8,11 +8,11 @@
 //!            who takes no part in quorums tells none
 //! ```
 //!
-//! A leader that is up, and far slower than another would be, is found by nobody's timeout. It is
-//! compared with the others as they are now and not with its own past, so that a group over wide
-//! distances keeps the leader that it has. How fast a member is may depend on what it does: who
-//! leads sends the most. So a peer counts as no quicker than it was when it last led, and leadership
-//! does not go round for a load that is too much for any leader.
+//! No timeout finds a leader that is up, and far slower than another would be. It is compared with
+//! the others as they are now and not with its own past, so that a group over wide distances keeps
+//! the leader that it has. How fast a member is may depend on what it does: who leads sends the
+//! most. So a peer counts as no quicker than it was when it last led, and leadership does not go
+//! round for a load that is too much for any leader.
 //!
 //! One slow link is not seen in the way to a majority, and all clients behind it wait for a leader at
 //! its other end. A leader is slow, too, when its farthest peer is far farther than another's farthest.
@@ -55,7 +55,7 @@ const PADDING_ALL: usize = 16 << 10;
 pub struct Figures {
     /// To the nearest majority and back.
     pub trip: Duration,
-    /// What a synchronisation of the disk takes.
+    /// The duration of a synchronisation of the disk.
     pub sync: Option<Duration>,
     /// To the farthest peer that is not slow, and back.
     pub farthest: Option<Duration>,
@@ -200,7 +200,7 @@ struct Peer {
     trips: Samples,
     heard_at: Option<Time>,
     told: Option<(Figures, Time)>,
-    /// What it told when it last led.
+    /// Its report when it last led.
     led: Option<(Figures, Time)>,
 }
 
@@ -214,7 +214,7 @@ impl Peer {
     }
 }
 
-/// What one member knows of the paces of all.
+/// One member's view of the paces of all.
 #[derive(Clone, Debug)]
 pub struct Pace {
     peers: Vec<Peer>,
@@ -569,7 +569,7 @@ mod tests {
     #[test]
     fn load_that_slows_any_leader_sends_leadership_round_once() {
         let mut group = Group::new(3, LOCAL);
-        // What leads has full queues.
+        // A leader has full queues.
         for _ in 0..480 {
             group.trips = match group.leader {
                 0 => |from, _| MS * if from == 0 { 50 } else { 1 },
@@ -619,7 +619,7 @@ mod tests {
                 };
             }
             group.votes = vec![true, votes, votes];
-            // A quick link and a disk of which nobody knows, or both quick and of no use.
+            // A quick link with a disk whose speed is unknown, or both quick and of no use.
             for at in 0..80 {
                 let now = group.now;
                 group.members[0].wrote(at, now);
@@ -631,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_handed_over_while_nobody_leads() {
+    fn leadership_is_not_transferred_without_leader() {
         let mut group = Group::new(3, |from, _| match from {
             0 => MS * 50,
             _ => MS,

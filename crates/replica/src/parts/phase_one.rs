@@ -30,7 +30,7 @@ struct Pages {
     done: Option<Slot>,
 }
 
-/// What a candidate does when its own promise is durable.
+/// The step of a candidate when its own promise is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promised {
     /// Nothing: it does not wait for that.
@@ -77,7 +77,7 @@ fn is_page<E>(page: &PromisePage<E>) -> bool {
     true
 }
 
-/// What a page led to.
+/// The effect of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// It does not count, for the reason that the mark names.

@@ -8,7 +8,7 @@ use crate::{Number, ReplicaId, ReplicaSet};
 pub struct Ballot {
     /// The round, from 1; 0 is "none yet".
     pub round: u64,
-    /// Who owns it.
+    /// Its owner.
     pub owner: ReplicaId,
 }
 
@@ -62,7 +62,7 @@ impl Tally {
         self.votes.len() >= quorum
     }
 
-    /// Who has voted.
+    /// The voters.
     #[must_use]
     pub const fn voters(self) -> ReplicaSet {
         self.votes

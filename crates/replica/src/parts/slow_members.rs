@@ -5,7 +5,7 @@
 //!        │                                  └──► slow ──► not for a while, each time a longer one
 //!        └── nothing heard of it: neither quicker nor slower than before
 //!
-//!   slow, who is up ──bypassed──► the slow ones, while a majority is up and not slow; else nobody
+//!   slow, who is up ──bypassed──► the slow ones, while a majority is up and not slow; else none
 //! ```
 //!
 //! Where every member's word is needed for progress, one that is up and slow makes all as slow as
@@ -27,7 +27,7 @@ const CALM_MAX: u32 = 256;
 /// One that was not slow for this many times as long begins with the shortest time again.
 const FORGIVEN: u32 = 8;
 
-/// What is known of one member's pace at a beat.
+/// The measurements of one member's pace at a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Nothing was heard of it of late.
@@ -165,7 +165,7 @@ mod tests {
         ids.iter().map(|id| ReplicaId(*id)).collect()
     }
 
-    /// What was found slow last, and after how many beats.
+    /// The slow members found last, and after how many heartbeats.
     fn found(members: &mut SlowMembers, heard: &[Heard], beats: u32) -> (ReplicaSet, u32) {
         let changes: Vec<u32> = (1..=beats)
             .filter(|_| members.look(heard).is_some())
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn member_behind_slow_link_or_with_slow_disk_or_deaf_is_slow_after_some_beats() {
+    fn member_with_slow_link_or_disk_is_slow_after_some_heartbeats() {
         for slow in [SLOW_LINK, SLOW_DISK, Heard::NoPace] {
             let mut members = SlowMembers::new(3);
             let heard = [QUICK, slow, QUICK];
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn member_that_is_slow_again_and_again_comes_back_after_ever_longer_times() {
+    fn repeatedly_slow_member_returns_after_longer_pauses() {
         let mut members = SlowMembers::new(3);
         for calm in [8, 16, 32, 64, 128, 256, 256] {
             let _ = found(&mut members, &[QUICK, QUICK, SLOW_LINK], BEATS);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_bypassed_unless_a_majority_is_up_and_not_slow() {
+    fn bypass_requires_majority_up_and_not_slow() {
         let all = set(&[0, 1, 2]);
         assert_eq!(bypassed(set(&[1]), all, 2), set(&[1]));
         assert_eq!(bypassed(set(&[1]), set(&[0, 1]), 2), set(&[]));

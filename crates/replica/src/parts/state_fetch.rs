@@ -8,13 +8,13 @@
 //! ```
 //!
 //! Of two peers each says what it no longer keeps. The one that needs more to be covered may be
-//! gone permanently, and nobody else have come as far, while the others wait for this very replica.
-//! So it is always the least of what was asked for that counts: any newer state helps, and what
-//! lies behind it is asked for when that one is here.
+//! gone permanently, and no other may have come as far, while the others wait for this very
+//! replica. So it is always the least of what was asked for that counts: any newer state helps, and
+//! what lies behind it is asked for when that one is here.
 
 use crate::{Context, Protocol, ReplicaSet, Slot, Time};
 
-/// What is asked for; see the module.
+/// The requested state; see the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StateFetch {
     asked: Option<(Slot, Time)>,
@@ -29,7 +29,7 @@ impl StateFetch {
 
     /// Whether a state is waited for.
     #[must_use]
-    pub const fn under_way(&self) -> bool {
+    pub const fn in_progress(&self) -> bool {
         self.asked.is_some()
     }
 
@@ -98,7 +98,10 @@ mod tests {
         );
         assert!(fetch.lowers(Slot(9), Slot(3), Time(1)));
         assert!(!fetch.lowers(Slot(9), Slot(3), Time(2)), "asked already");
-        assert!(!fetch.lowers(Slot(12), Slot(3), Time(2)), "whoever has it");
+        assert!(
+            !fetch.lowers(Slot(12), Slot(3), Time(2)),
+            "any donor has it"
+        );
         assert!(fetch.lowers(Slot(5), Slot(3), Time(3)), "another has that");
         assert_eq!(fetch.asked(), Some(Slot(5)));
         assert_eq!(fetch.since(), Some(Time(1)), "it has waited since then");
@@ -109,11 +112,11 @@ mod tests {
         let mut fetch = StateFetch::default();
         assert!(!fetch.reached(Slot(9)), "nothing was waited for");
         assert!(fetch.lowers(Slot(5), Slot(0), Time(1)));
-        assert!(!fetch.reached(Slot(4)) && fetch.under_way());
-        assert!(fetch.reached(Slot(5)) && !fetch.under_way());
+        assert!(!fetch.reached(Slot(4)) && fetch.in_progress());
+        assert!(fetch.reached(Slot(5)) && !fetch.in_progress());
         assert!(fetch.lowers(Slot(8), Slot(5), Time(7)));
         assert_eq!(fetch.since(), Some(Time(7)));
         fetch.give_up();
-        assert!(!fetch.under_way());
+        assert!(!fetch.in_progress());
     }
 }

@@ -1,11 +1,11 @@
-//! A hash table that nobody can walk.
+//! A hash table without iteration.
 //!
 //! ```text
 //!   key ──hash──► value        found, replaced, removed, counted; listed only in the order of keys
 //! ```
 //!
-//! What is looked up for every command and never listed need not be kept in order; and without a
-//! way to list it as it lies, its order cannot get into anything that is sent, kept or traced.
+//! A table that is searched for every command and never listed need not be kept in order. Without
+//! iteration its order cannot get into anything that is sent, kept or traced.
 
 use alloc::vec::Vec;
 use core::{
@@ -41,7 +41,7 @@ impl<K: Ord + Hash, V: Hash> Hash for Table<K, V> {
 }
 
 impl<K: Eq + Hash, V> Table<K, V> {
-    /// What is kept under a key.
+    /// The value under a key.
     pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -59,7 +59,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.0.insert(key, value)
     }
 
-    /// What is kept under a key, to change it; a new one when there was none.
+    /// The value under a key, to change it; a new one when there was none.
     pub fn of(&mut self, key: K) -> &mut V
     where
         V: Default,
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_kept_is_found_and_listed_in_the_order_of_keys() {
+    fn entries_are_found_and_listed_in_key_order() {
         let mut table = Table::default();
         for key in [9u64, 3, 7] {
             assert_eq!(table.insert(key, key * 2), None);

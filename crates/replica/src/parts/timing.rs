@@ -1,4 +1,4 @@
-//! What only times things.
+//! A value that only affects times.
 
 use core::hash::{Hash, Hasher};
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use core::marker::PhantomData;
 use smallvec::{Array, SmallVec};
 
-/// How a value stands in a message. Whatever has an encoding of its own stands as that.
+/// How a value stands in a message. A type with an encoding of its own stands as that.
 pub trait Field: Sized {
     /// The least number of bytes that it takes: how many of them can follow is known from the
     /// length of the rest, before anything is allocated.

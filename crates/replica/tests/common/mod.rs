@@ -1,4 +1,4 @@
-//! What the test protocols of several files share.
+//! Shared by the test protocols of several files.
 
 /// The timers of a protocol that sets none.
 #[derive(Clone, Copy, Debug)]

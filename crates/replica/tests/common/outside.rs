@@ -1,4 +1,4 @@
-//! What stands around a node in a test that needs no more of it than the time.
+//! The environment of a node in a test that needs no more of it than the time.
 
 use bytes::Bytes;
 use quintet_replica::{ClockReading, Executed, ReplicaId, SnapshotInfo, Time, World};

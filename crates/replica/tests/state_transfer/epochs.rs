@@ -49,7 +49,7 @@ fn state_from_behind_the_end_of_an_epoch_is_given_and_installed() {
 }
 
 #[test]
-fn end_of_epoch_that_would_end_nothing_is_refused_when_it_is_offered() {
+fn useless_end_of_epoch_is_rejected_when_offered() {
     let next = descriptor().successor().encode();
     let offer = |place: &mut Place, next: &[u8]| {
         (place.node).offer_seal(next, &place.world, &mut place.out)

@@ -1,10 +1,10 @@
-//! What a node does when a state cannot be saved or restored, is damaged, or comes without an end.
+//! A node when a state cannot be saved or restored, is damaged, or comes without an end.
 
 use super::*;
 
 #[test]
 fn another_state_is_fetched_when_that_under_restore_fails() {
-    goes_on_after_failure(broken_off());
+    continues_after_failure(broken_off());
 }
 
 #[test]
@@ -15,11 +15,11 @@ fn restore_waits_when_its_file_goes_before_it_is_told() {
     fetcher.take();
     assert_eq!(fetcher.halts, [""; 0]);
     assert_eq!(fetcher.node.machine().entries(), 8, "nothing was read");
-    goes_on_after_failure(fetcher);
+    continues_after_failure(fetcher);
 }
 
 #[test]
-fn feed_ends_when_its_donor_goes_on_without_an_end() {
+fn feed_ends_when_donor_continues_without_end() {
     let (mut fetcher, mut donor) = following(9);
     donor.pull("mute", 1);
     for slot in 10..1000 {
@@ -100,7 +100,7 @@ fn state_is_asked_for_after_a_pause_when_it_was_not_saved() {
 }
 
 #[test]
-fn failure_of_file_that_was_given_up_does_not_hold_next_fetch_up() {
+fn failure_of_abandoned_file_does_not_delay_next_fetch() {
     let mut fetcher = Place::new(0);
     fetcher.pull("fetch", 5);
     fetcher.take();
@@ -145,7 +145,7 @@ fn replica_says_nothing_more_when_a_state_cannot_be_restored() {
 }
 
 #[test]
-fn fetch_goes_on_after_its_snapshot_could_not_be_saved() {
+fn fetch_continues_after_failure_to_save_snapshot() {
     let (mut fetcher, mut donor) = (Place::new(0), donor(5));
     fetch(&mut fetcher, &mut donor, 5);
     // Saving takes longer than a retry, and then fails.
@@ -187,7 +187,7 @@ fn donor_is_left_when_its_pieces_are_none() {
 }
 
 #[test]
-fn donors_file_that_was_cut_off_between_two_chunks_is_not_installed() {
+fn donor_file_cut_between_chunks_is_not_installed() {
     let (mut fetcher, mut donor) = (Place::new(0), donor(5));
     donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
     assert!(donor.take().1);
@@ -211,7 +211,7 @@ fn donors_file_that_was_cut_off_between_two_chunks_is_not_installed() {
     assert_eq!(fetcher.node.machine().entries(), 5);
 }
 
-fn goes_on_after_failure(mut fetcher: Place) {
+fn continues_after_failure(mut fetcher: Place) {
     fetcher.input(Input::SnapshotFailed);
     fetcher.take();
     fetcher.settle();

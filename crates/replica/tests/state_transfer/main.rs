@@ -25,13 +25,13 @@ struct Puppet<const AHEAD: bool> {
     late: u64,
 }
 
-/// Takes the name of a injected bug, which is the node's business.
+/// Takes the name of an injected bug, which is the node's business.
 #[derive(Clone, Debug, Default)]
 struct Plantable;
 
 impl Options for Plantable {
     const SPECS: &'static [OptionSpec] = &[OptionSpec {
-        name: "plant",
+        name: "bug",
         default: "",
         help: "",
     }];
@@ -253,12 +253,12 @@ impl StateMachine for Counter {
 #[derive(Default)]
 struct Outside {
     now: Cell<u64>,
-    /// What its links have no room for.
+    /// The messages for which its links have no room.
     queued: Cell<usize>,
     saved: RefCell<Option<(SnapshotInfo, Bytes)>>,
     /// A peer's snapshot as far as it has been written.
     coming: RefCell<Option<(Executed, Bytes)>>,
-    /// What an earlier run of a fetcher left of one.
+    /// The snapshot that an earlier run of a fetcher left unfinished.
     left: RefCell<Option<(SnapshotLeft, Bytes)>>,
 }
 
@@ -314,7 +314,7 @@ const FETCH: TimerKey = TimerKey {
     generation: 0,
 };
 
-/// What the nodes have agreed on.
+/// The descriptor on which the nodes have agreed.
 fn descriptor() -> Descriptor {
     Descriptor {
         hash_seed: 5,
@@ -323,7 +323,7 @@ fn descriptor() -> Descriptor {
 }
 
 impl Place {
-    fn node(id: u16, durability: Durability, entry: &Entry, plant: &str) -> Node {
+    fn node(id: u16, durability: Durability, entry: &Entry, bug: &str) -> Node {
         let setup = NodeSetup {
             id: ReplicaId(id),
             incarnation: Incarnation(0),
@@ -333,10 +333,10 @@ impl Place {
                 cluster: ClusterId(7),
                 number: EpochNumber(1),
                 members: 3,
-                options: match plant {
+                options: match bug {
                     "" | "rate" | "slow" | "small feed" | "few reads" | "own snapshots"
                     | "wide" => Vec::new(),
-                    name => vec![("plant".to_owned(), name.to_owned())],
+                    name => vec![("bug".to_owned(), name.to_owned())],
                 },
                 secret: [0; 32],
                 leader_first: ReplicaId(0),
@@ -344,15 +344,11 @@ impl Place {
             durability,
             seed: u64::from(id) << 32 | 1,
             frontend: FrontendId(u64::from(id) + 1),
-            snapshot_bytes_min: if plant == "own snapshots" {
-                1
-            } else {
-                u64::MAX
-            },
+            snapshot_bytes_min: if bug == "own snapshots" { 1 } else { u64::MAX },
             limits: ExecutorLimits {
-                queries_max: if plant == "few reads" { 2 } else { 65_536 },
-                transfer_rate_max: if plant == "rate" { 1 << 20 } else { 0 },
-                feed_bytes_max: if plant == "small feed" {
+                queries_max: if bug == "few reads" { 2 } else { 65_536 },
+                transfer_rate_max: if bug == "rate" { 1 << 20 } else { 0 },
+                feed_bytes_max: if bug == "small feed" {
                     1 << 10
                 } else {
                     1 << 30
@@ -360,11 +356,11 @@ impl Place {
                 ..ExecutorLimits::default()
             },
         };
-        let steps = if plant == "slow" { 1 << 20 } else { 0 };
+        let steps = if bug == "slow" { 1 << 20 } else { 0 };
         let machine = Counter {
             batches: 0,
             steps,
-            wide: if plant == "wide" { 30 } else { 0 },
+            wide: if bug == "wide" { 30 } else { 0 },
             written: 0,
         };
         Node::new(setup, entry, Box::new(machine))
@@ -385,9 +381,9 @@ impl Place {
         Self::of(id, durability, &Entry::of::<Puppet<false>>(), "")
     }
 
-    fn of(id: u16, durability: Durability, entry: &Entry, plant: &str) -> Self {
+    fn of(id: u16, durability: Durability, entry: &Entry, bug: &str) -> Self {
         let mut place = Self {
-            node: Self::node(id, durability, entry, plant),
+            node: Self::node(id, durability, entry, bug),
             world: Outside::default(),
             out: Vec::new(),
             writing: None,
@@ -480,7 +476,7 @@ impl Place {
         (frames, whole)
     }
 
-    /// What it appended to the snapshot under way has been written.
+    /// The bytes that it appended to the snapshot in progress have been written.
     fn written(&mut self) {
         self.take();
         let written = self.writing.as_ref();
@@ -553,8 +549,8 @@ fn exchange(fetcher: &mut Place, donor: &mut Place) -> bool {
     }
 }
 
-/// What the fetcher asks now, and the answers: whether it had a whole snapshot to save before, and
-/// whether there were any.
+/// The fetcher's present requests, and the answers: whether it had a whole snapshot to save before,
+/// and whether there were any.
 fn one_round(fetcher: &mut Place, donor: &mut Place) -> (bool, bool) {
     let (asks, whole) = fetcher.take();
     for frame in asks {
@@ -574,7 +570,7 @@ fn one_round(fetcher: &mut Place, donor: &mut Place) -> (bool, bool) {
 /// One question, and its answer.
 fn exchange_once(fetcher: &mut Place, donor: &mut Place) -> bool {
     one_round(fetcher, donor);
-    // What it asks next is not delivered.
+    // The next request is not delivered.
     fetcher.take().1
 }
 
@@ -603,7 +599,7 @@ fn fetch(fetcher: &mut Place, donor: &mut Place, at_least: u64) {
 }
 
 #[test]
-fn a_fetched_state_is_installed() {
+fn fetched_state_is_installed() {
     let (mut fetcher, mut donor) = (Place::new(0), donor(5));
     fetch(&mut fetcher, &mut donor, 5);
     fetcher.save();
@@ -636,7 +632,7 @@ fn busy_donor_gives_what_follows_with_the_first_state() {
     assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
 }
 
-/// A fetcher whose second state is wanted, and its donor, which goes on while it is fetched.
+/// A fetcher whose second state is wanted, and its donor, which continues while it is fetched.
 fn fetched_again(rest: u64) -> (Place, Place) {
     fetched_again_by(Place::new(0), rest)
 }
@@ -717,7 +713,7 @@ fn feed_is_taken_when_it_exceeds_what_donors_keep() {
     let (mut fetcher, mut donor) = fetched_again_by(fetcher, 60);
     donor.pull("mute", 1);
     fetcher.fire_fetch_timer();
-    assert!(!exchange(&mut fetcher, &mut donor), "it goes on asking");
+    assert!(!exchange(&mut fetcher, &mut donor), "it continues asking");
     donor.pull("mute", 0);
     while !exchange(&mut fetcher, &mut donor) {
         fetcher.fire_fetch_timer();
@@ -775,14 +771,18 @@ fn following(rest: u64) -> (Place, Place) {
 }
 
 #[test]
-fn feed_is_executed_while_the_snapshot_is_under_way() {
+fn feed_is_executed_while_snapshot_is_in_progress() {
     let (mut fetcher, mut donor) = following(9);
     assert_eq!(
         fetcher.node.machine().entries(),
         8,
         "it is restored already"
     );
-    assert_eq!(fetcher.node.executed().slot, Slot(5), "and nobody is told");
+    assert_eq!(
+        fetcher.node.executed().slot,
+        Slot(5),
+        "and no client is told"
+    );
     fetcher.fire_fetch_timer();
     assert!(exchange(&mut fetcher, &mut donor), "its end comes, too");
     fetcher.written();
@@ -835,7 +835,7 @@ fn feed_that_breaks_off_leaves_the_state_alone() {
     );
 }
 
-/// What a donor answers to somebody who asks, out of turn, for what follows a slot and for an end.
+/// A donor's answer to a peer that asks, out of turn, for the batches behind a slot and for an end.
 fn follow(donor: &mut Place, after: u64) -> Bytes {
     let answer = ask_to_follow(donor, after).pop().expect("it answers");
     answer.slice(16..)
@@ -881,7 +881,7 @@ fn batches_are_given_without_a_gap_or_not_at_all() {
 }
 
 #[test]
-fn batches_are_given_when_there_is_room_however_often_they_are_asked_for() {
+fn requested_batches_are_sent_once_when_there_is_room() {
     let mut donor = Place::new(1);
     assert_eq!(follow(&mut donor, 0)[0], BATCHES);
     donor.pull("execute", 1);
@@ -900,7 +900,7 @@ fn summary_becomes_no_snapshot_when_it_has_to_wait() {
     assert_eq!(follow(&mut donor, 0)[0], BATCHES);
     donor.settle();
     donor.take();
-    assert_eq!(donor.writing, None, "nobody asked for a snapshot");
+    assert_eq!(donor.writing, None, "no peer asked for a snapshot");
 }
 
 /// A donor of a state in many pieces, of which the fetcher has the first.
@@ -963,7 +963,7 @@ fn state_comes_no_faster_than_the_limit() {
 }
 
 #[test]
-fn an_older_state_that_was_on_its_way_does_not_end_the_fetch_of_a_newer_one() {
+fn older_state_in_flight_does_not_end_fetch_of_newer_one() {
     let (mut fetcher, mut donor) = (Place::new(0), donor(5));
     fetch(&mut fetcher, &mut donor, 5);
     fetcher.pull("fetch", 8);
@@ -981,10 +981,10 @@ fn an_older_state_that_was_on_its_way_does_not_end_the_fetch_of_a_newer_one() {
 }
 
 #[test]
-fn a_fetch_that_nobody_can_serve_is_content_with_less_when_told_so() {
+fn unservable_fetch_accepts_less_when_allowed() {
     let (mut fetcher, mut donor) = (Place::new(0), donor(5));
     fetcher.pull("fetch", 8);
-    assert!(!exchange(&mut fetcher, &mut donor), "nobody has so much");
+    assert!(!exchange(&mut fetcher, &mut donor), "no peer has so much");
     fetcher.pull("fetch", 4);
     for _ in 0..10 {
         fetcher.fire_fetch_timer();
@@ -994,14 +994,14 @@ fn a_fetch_that_nobody_can_serve_is_content_with_less_when_told_so() {
             return;
         }
     }
-    panic!("it goes on asking for what it no longer needs");
+    panic!("it continues asking for what it no longer needs");
 }
 
 /// Scenario 21, `old_snapshot_truncates_live_log`: how far a replica has come whose log overtook
 /// the state that it fetched while that was being saved.
-fn overtaken(plant: &str) -> Slot {
+fn overtaken(bug: &str) -> Slot {
     let entry = Entry::of::<Puppet<false>>();
-    let mut fetcher = Place::of(0, Durability::Memory, &entry, plant);
+    let mut fetcher = Place::of(0, Durability::Memory, &entry, bug);
     fetch(&mut fetcher, &mut donor(5), 5);
     for slot in 1..=7 {
         fetcher.pull("execute", slot);
@@ -1011,18 +1011,18 @@ fn overtaken(plant: &str) -> Slot {
 }
 
 #[test]
-fn a_state_that_the_log_has_overtaken_is_dropped() {
+fn state_that_the_log_has_overtaken_is_dropped() {
     assert_eq!(overtaken(""), Slot(7));
 }
 
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 #[test]
-fn the_planted_bug_goes_back_to_an_overtaken_state() {
+fn injected_bug_goes_back_to_an_overtaken_state() {
     assert_eq!(overtaken("old_snapshot_truncates_live_log"), Slot(5));
 }
 
 #[test]
-fn what_is_executed_ahead_of_its_commit_ends_no_fetch() {
+fn speculative_execution_ends_no_fetch() {
     let (mut fetcher, mut donor) = (Place::ahead(0), donor(5));
     for slot in 1..=7 {
         fetcher.pull("execute", slot);
@@ -1034,7 +1034,7 @@ fn what_is_executed_ahead_of_its_commit_ends_no_fetch() {
 }
 
 #[test]
-fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
+fn snapshot_with_long_beginning_still_holds_state_of_its_slot() {
     let mut place = donor(5);
     place.pull("summary", 5 << 20);
     place.node.ask_for_checkpoint(&place.world, &mut place.out);
@@ -1124,7 +1124,7 @@ fn restoring_by(mut fetcher: Place) -> (Place, Place) {
 }
 
 #[test]
-fn a_large_state_is_restored_in_turns_and_what_comes_meanwhile_waits() {
+fn large_state_is_restored_in_turns_while_inputs_wait() {
     let (mut fetcher, donor) = restoring();
     for slot in 1..=3 {
         fetcher.pull("execute", slot);
@@ -1145,7 +1145,7 @@ fn a_large_state_is_restored_in_turns_and_what_comes_meanwhile_waits() {
 }
 
 #[test]
-fn a_log_that_comes_further_while_a_state_is_restored_goes_on_from_it() {
+fn log_that_advances_during_restore_continues_from_state() {
     let (mut fetcher, mut donor) = restoring();
     for slot in 1..=7 {
         fetcher.pull("execute", slot);
@@ -1166,7 +1166,7 @@ fn a_log_that_comes_further_while_a_state_is_restored_goes_on_from_it() {
 }
 
 #[test]
-fn a_newer_state_that_comes_while_one_is_restored_takes_its_place() {
+fn newer_state_that_comes_while_one_is_restored_takes_its_place() {
     let (mut fetcher, mut donor) = restoring();
     donor.pull("execute", 6);
     donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
@@ -1179,7 +1179,7 @@ fn a_newer_state_that_comes_while_one_is_restored_takes_its_place() {
 }
 
 #[test]
-fn a_snapshot_is_finished_when_the_log_that_led_to_it_is_durable() {
+fn snapshot_is_finished_when_the_log_that_led_to_it_is_durable() {
     let mut place = Place::with(0, Durability::Disk);
     place.pull("write", 1);
     place.pull("execute", 1);
@@ -1192,7 +1192,7 @@ fn a_snapshot_is_finished_when_the_log_that_led_to_it_is_durable() {
     for _ in 0..10 {
         place.node.on_idle(&place.world, &mut place.out);
     }
-    assert!(!place.take().1, "the write before it is under way");
+    assert!(!place.take().1, "the write before it is in flight");
     place.pull("write", 2);
     place.input(Input::Persisted(id));
     assert!(place.take().1, "what is written later does not matter");

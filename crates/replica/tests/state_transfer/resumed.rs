@@ -43,7 +43,7 @@ fn received(fetcher: &Place) -> u64 {
     status.state_bytes_received
 }
 
-/// What the next run finds that starts with the file of this one, cut off somewhere.
+/// The part that the next run finds when it starts with the file of this one, cut off somewhere.
 fn again(fetcher: Place) -> (Place, u64) {
     let (_, mut bytes) = fetcher.writing.expect("a part has come");
     bytes.truncate(bytes.len() - 7);
@@ -77,7 +77,7 @@ fn total(donor: &Place) -> u64 {
 }
 
 #[test]
-fn fetch_goes_on_after_a_restart_of_the_fetcher() {
+fn fetch_continues_after_restart_of_fetcher() {
     let mut donor = wide_donor(1, 5);
     let (mut fetcher, length) = again(partly(&mut donor));
     fetcher.pull("fetch", 5);
@@ -100,7 +100,7 @@ fn other_file_of_the_same_slot_is_fetched_from_its_beginning() {
 }
 
 #[test]
-fn older_beginning_is_gone_on_with_when_what_followed_is_to_be_had() {
+fn older_beginning_continues_when_rest_is_available() {
     let mut donor = wide_donor(1, 5);
     let (mut fetcher, length) = again(partly(&mut donor));
     donor.pull("execute", 6);
@@ -127,7 +127,7 @@ fn beginning_of_state_that_log_has_overtaken_is_left_alone() {
 }
 
 #[test]
-fn fetch_goes_on_at_another_donor_with_the_same_file() {
+fn fetch_continues_at_other_donor_with_same_file() {
     let mut donor = wide_donor(1, 5);
     let mut fetcher = partly(&mut donor);
     let before = received(&fetcher);
@@ -137,7 +137,7 @@ fn fetch_goes_on_at_another_donor_with_the_same_file() {
     *other.world.saved.borrow_mut() = donor.world.saved.borrow().clone();
     let donor_now = |fetcher: &Place| {
         let status = fetcher.node.status(&fetcher.world);
-        status.transfer.expect("it goes on").donor
+        status.transfer.expect("it continues").donor
     };
     while donor_now(&fetcher) != ReplicaId(2) {
         fetcher.fire_fetch_timer();
@@ -183,7 +183,7 @@ fn piece_that_comes_twice_after_change_of_donor_changes_nothing() {
     for left in [2, 1] {
         let donor_now = |fetcher: &Place| {
             let status = fetcher.node.status(&fetcher.world);
-            status.transfer.expect("it goes on").donor
+            status.transfer.expect("it continues").donor
         };
         while donor_now(&fetcher) != ReplicaId(left) {
             fetcher.fire_fetch_timer();

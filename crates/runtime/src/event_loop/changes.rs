@@ -14,7 +14,7 @@ const BURST: u32 = 10;
 /// After them one line per this time: under attack some protocols change views many times a second.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// What of a status is logged when it changes.
+/// The parts of a status that are logged when they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     role: &'static str,

@@ -376,7 +376,7 @@ impl Clients {
         }
     }
 
-    /// Nobody new from now on.
+    /// New clients are rejected from now on.
     pub fn begin_shutdown(&mut self) {
         if let Some(mut listener) = self.listener.take() {
             // It is closed right after; a failure changes nothing.

@@ -50,7 +50,7 @@ const PREPARE_EVERY: Duration = Duration::from_millis(20);
 /// An end that is offered and has not come is offered again after this.
 const OFFER_AGAIN: Duration = Duration::from_secs(5);
 
-/// What the event loop needs to begin an epoch.
+/// The event loop's means to begin an epoch.
 pub(crate) struct Epochs {
     pub me: ReplicaId,
     /// The data directory.
@@ -370,7 +370,7 @@ impl EventLoop {
             epoch = number.0,
             protocol = descriptor.protocol,
             from = earlier.protocol,
-            "the cluster goes on in another epoch"
+            "the cluster continues in another epoch"
         );
         if earlier.number < number {
             let reserve = descriptor.durability == Durability::Disk;
@@ -388,7 +388,7 @@ impl EventLoop {
         self.about.fingerprint = descriptor.fingerprint().to_string();
         self.shell.enter_epoch(descriptor, entry.viable_in, now);
         if self.epochs.shares_memory {
-            // What is in the tables is of the earlier epoch.
+            // The tables hold values of the earlier epoch.
             self.shell.peers.break_links(NEXT_EPOCH, now);
         }
         let epoch = self.epochs.epoch(descriptor);
@@ -639,7 +639,7 @@ impl EventLoop {
         self.step_change(now);
     }
 
-    /// Goes on with a change that was asked for here, until it is made or void.
+    /// Continues with a change that was asked for here, until it is made or void.
     pub(super) fn step_change(&mut self, now: Time) {
         let Some(changing) = &mut self.epochs.changing else {
             return;

@@ -12,7 +12,7 @@
 //! (`peers.rs`, `service.rs`), and this one reads and writes rings instead.
 //!
 //! Everything that is there is taken before anything is sent, so that batches form by themselves
-//! and nobody ever waits in order to batch.
+//! and the loop never waits in order to batch.
 
 mod changes;
 mod clients;
@@ -75,7 +75,7 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 /// A leader waits this long for another to take over.
 const HAND_OFF_MAX: Duration = Duration::from_secs(1);
 
-/// What an event loop is made from.
+/// The parts of an event loop.
 pub(crate) struct Parts {
     pub shell: ShellParts,
     pub node: Node,
@@ -117,11 +117,11 @@ pub(crate) struct EventLoop {
     /// The last write handed to the journal, and the last that is durable.
     written: PersistId,
     durable: PersistId,
-    /// What was forgotten is here again once this write is durable.
+    /// Lost data is here again once this write is durable.
     repaired_at: Option<PersistId>,
     trims: Trims,
     leader: Option<ReplicaId>,
-    /// Who takes part, as last agreed.
+    /// The members that take part, as last agreed.
     route: Vec<(ReplicaId, Incarnation)>,
     changes: Changes,
     snapshot_waiters: Vec<SnapshotWaiter>,
@@ -133,8 +133,8 @@ impl EventLoop {
     /// An event loop whose node has been started.
     ///
     /// # Errors
-    /// When a socket cannot be watched, or (as the inner error) when snapshot or journal make no
-    /// sense.
+    /// When a socket cannot be watched, or (as the inner error) when snapshot or journal are
+    /// invalid.
     pub fn new(parts: Parts) -> io::Result<Result<Self, String>> {
         let voters = parts.epochs.descriptor.voters();
         let changes = Changes::new(voters);
@@ -166,7 +166,7 @@ impl EventLoop {
             exit: None,
         };
         // On the first start, too: one clock that is hours ahead would move the log's time there
-        // before the others' are known. What clients want waits for those.
+        // before the others' are known. Clients' requests wait for those.
         let members = this.about.members;
         this.world.clock.begin_log(CommandTime(0), members);
         if let Err(error) = this
@@ -580,7 +580,7 @@ impl EventLoop {
                 Output::Mark(branch) => self.shell.metrics.mark(branch, now),
                 Output::BreakLinks => self.shell.peers.break_links(DISK_HUNG, now),
                 Output::Halt(kind, reason) => {
-                    tracing::error!(reason, "the replica cannot go on");
+                    tracing::error!(reason, "the replica cannot continue");
                     self.exit = Some(match kind {
                         HaltKind::StartAgain => ExitReason::StartAgain(reason),
                         HaltKind::Refused | HaltKind::NoMember => ExitReason::DataRefused(reason),
@@ -629,7 +629,7 @@ impl EventLoop {
         }
         let known = known_snapshot(self.node.executed().slot, &self.world.snapshots);
         if let Some(answer) = known {
-            // Who waited may have given up.
+            // The waiting thread may have given up.
             let _ = waiter.send(answer);
             return;
         }

@@ -45,7 +45,7 @@ use std::{
 /// Figures are brought up to date so often while anything happens.
 const FIGURES_EVERY: Duration = Duration::from_millis(50);
 
-/// What is shown of the links.
+/// The state of the links, for users.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerFigures {
     pub tcp: TcpCounters,
@@ -82,9 +82,9 @@ enum Order {
     Join(u64, JoinAnswer),
 }
 
-/// Which links have changed since the protocol last saw them. What it sends before it knows of a
-/// link is not for that link: what it sent before may have been lost with the one before it, and
-/// the peer that receives the first frame of a link relies on there being no gap behind it.
+/// Which links have changed since the protocol last saw them. Messages that it sends before it
+/// knows of a link are not for that link: earlier ones may have been lost with the link before it,
+/// and the peer that receives the first frame of a link relies on there being no gap behind it.
 #[derive(Debug)]
 struct LinkChanges {
     told: u64,
@@ -160,7 +160,7 @@ pub(super) struct Apart {
     orders: Orders<Order>,
     arrivals: Receiver<(Time, Arrival)>,
     shared: Arc<Shared>,
-    /// So many arrivals are taken in this turn; what comes meanwhile waits for the next.
+    /// This many arrivals are taken in this turn; what comes meanwhile waits for the next.
     turn: usize,
     /// How many changes of links have been taken.
     seen: u64,
@@ -172,9 +172,9 @@ impl Peers {
     /// `setting`, and serves `members`.
     ///
     /// # Errors
-    /// When there is no thread or bell to be had.
+    /// When no thread or waker can be created.
     pub fn apart(tcp: Tcp, setting: Setting) -> io::Result<Self> {
-        let (bell, (orders, given), (sender, arrivals)) = setting.rings()?;
+        let (wakeup, (orders, given), (sender, arrivals)) = setting.rings()?;
         let data = tcp.data();
         let now = setting.clock.now();
         let figures = figures(&tcp, now);
@@ -194,7 +194,7 @@ impl Peers {
             arrivals: sender,
             waiting: VecDeque::new(),
             shared: Arc::clone(&shared),
-            rest: Rest::new(setting, bell),
+            rest: Rest::new(setting, wakeup),
             figures_at: Time(0),
             dirty: true,
         };
@@ -218,7 +218,7 @@ impl Peers {
         }
     }
 
-    /// What came in since it was last taken, in order, and when it came.
+    /// The next arrival, in order, with its time.
     pub fn take_arrival(&mut self, now: Time) -> Option<(Time, Arrival)> {
         match self {
             Self::Here(tcp) => Some((now, tcp.take_arrival()?)),
@@ -257,9 +257,9 @@ impl Peers {
         match self {
             Self::Here(tcp) => tcp.room(id),
             Self::Apart(apart) => {
-                let under_way = apart.orders.bytes();
+                let in_progress = apart.orders.bytes();
                 let room = apart.shared.rooms.get(id.index());
-                room.map_or(0, |room| room.load(Acquire).saturating_sub(under_way))
+                room.map_or(0, |room| room.load(Acquire).saturating_sub(in_progress))
             }
         }
     }
@@ -272,7 +272,7 @@ impl Peers {
         }
     }
 
-    /// What is told to peers of the epoch when links to them are made.
+    /// Sets the epoch that peers are told when links to them are made.
     pub fn enter_epoch(&mut self, descriptor: &Descriptor, now: Time) {
         match self {
             Self::Here(tcp) => tcp.enter_epoch(descriptor, now),
@@ -349,9 +349,9 @@ impl Peers {
     }
 
     /// Before sleeping: false when there is something after all.
-    pub fn doze(&mut self) -> bool {
+    pub fn park(&mut self) -> bool {
         match self {
-            Self::Here(tcp) => tcp.doze(),
+            Self::Here(tcp) => tcp.park(),
             Self::Apart(apart) => apart.arrivals.is_empty() && !apart.arrivals.closed(),
         }
     }
@@ -394,7 +394,7 @@ impl Peers {
             Self::Here(tcp) => tcp.forget_clocks(),
             Self::Apart(apart) => {
                 apart.orders.give(0, Order::ForgetClocks);
-                // What was measured before is not looked at while this is under way.
+                // Earlier measurements are not used while this is in progress.
                 apart.shared.figures().standings.clear();
             }
         }
@@ -454,7 +454,7 @@ struct Stage {
     tcp: Tcp,
     orders: Receiver<Order>,
     arrivals: Sender<(Time, Arrival)>,
-    /// What has come and is not in the ring yet.
+    /// Arrivals that are not in the ring yet.
     waiting: VecDeque<(Time, Arrival)>,
     changes: LinkChanges,
     shared: Arc<Shared>,
@@ -572,9 +572,9 @@ impl Stage {
         let reads = self.waiting.is_empty();
         let mut until = None;
         if !(self.rest.spins(now, count) || reads && self.tcp.busy()) {
-            self.rest.doze();
+            self.rest.park();
             let nothing = self.orders.is_empty() && !self.orders.closed();
-            if nothing && self.has_no_room() && (!reads || self.tcp.doze()) {
+            if nothing && self.has_no_room() && (!reads || self.tcp.park()) {
                 let shown = if self.dirty {
                     self.figures_at
                 } else {

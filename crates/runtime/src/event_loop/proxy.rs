@@ -30,7 +30,7 @@ use quintet_replica::{
 };
 use std::{cell::Cell, io};
 
-/// What a frontend without a replica may look at.
+/// The environment of a frontend without a replica.
 pub(crate) struct ProxyWorld {
     pub clock: Clock,
     /// Per member: how many bytes may be queued for it.
@@ -59,7 +59,7 @@ impl World for ProxyWorld {
     }
 }
 
-/// What a proxy is made from.
+/// The parts of a proxy.
 pub(crate) struct ProxyParts {
     pub shell: ShellParts,
     pub client: ClientNode,
@@ -183,7 +183,7 @@ impl Proxy {
             match mail {
                 Mail::Submit(request) => self.shell.ports.push(GroupId(0), request, now),
                 Mail::SnapshotNow(_, waiter) => {
-                    // Who waited may have given up.
+                    // The waiting thread may have given up.
                     let _ = waiter.send(Err("a proxy holds no state; ask a replica".to_owned()));
                 }
                 Mail::Change(request, waiter) => {
@@ -260,7 +260,7 @@ impl Proxy {
                         .on_link(from, link, &self.world, &mut self.effects);
                 }
                 Arrival::Frame(Peer::Frontend(_), _) | Arrival::Link(Peer::Frontend(_), _) => {}
-                // Nobody shares memory with a proxy.
+                // No peer shares memory with a proxy.
                 Arrival::Put(..) => {}
                 // A proxy has one group, whose incarnations come with its links.
                 Arrival::Booted(..) => {}

@@ -1,4 +1,4 @@
-//! What the event loop shows of itself to other threads and to the gateway.
+//! The event loop's state for other threads and for the gateway.
 
 use super::{EventLoop, shards::ShardStatuses, storage::DiskState};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 use quintet_replica::{Divergence, NodeStatus, ReplicaId, Time};
 use std::collections::BTreeMap;
 
-/// What does not change while a replica runs.
+/// The values that do not change while a replica runs.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub cluster: String,
@@ -25,7 +25,7 @@ pub(crate) struct About {
     pub epoch: u64,
     pub incarnation: u64,
     pub boot: u64,
-    /// What was lost and is being repaired from the peers.
+    /// The lost data that is being repaired from the peers.
     pub repairing: Option<String>,
     /// The epoch's fingerprint.
     pub fingerprint: String,
@@ -197,7 +197,7 @@ impl EventLoop {
                 slot: info.id.slot.0,
                 bytes: info.length,
             }),
-            snapshot_under_way: node.snapshot_under_way,
+            snapshot_in_progress: node.snapshot_in_progress,
             fetching: node.fetching,
             transfer: node.transfer.clone().map(TransferReport::from),
             state_bytes_received: node.state_bytes_received,

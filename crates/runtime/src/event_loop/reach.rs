@@ -8,9 +8,9 @@
 //!
 //! A link stays open when the process behind it hangs or its network is cut, so an open link says
 //! nothing. Every node sends its pace four times a second: silence means that it does not answer.
-//! What the transport's thread says does not count, since it still speaks when the node's own
-//! thread or disk hangs. Who must answer is the protocol's affair: a view may have shrunk, and a
-//! leader that hears a majority serves those, too, that hear only the leader.
+//! Messages of the transport's thread do not count, since it still sends them when the node's own
+//! thread or disk hangs. The protocol decides which members must answer: a view may have shrunk,
+//! and a leader that hears a majority serves those, too, that hear only the leader.
 //!
 //! A proxy hears no paces. Members tell it that they have lost their quorum; when all that answer say
 //! so, it is lost. While some member that does not say so answers, the proxy takes a quorum for lost
@@ -42,10 +42,10 @@ const SAY_EVERY: Duration = Duration::from_millis(500);
 /// A batch is let through this often then.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
-/// What the node knows; a proxy has none.
+/// The node's knowledge; a proxy has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known<'a> {
-    /// Who takes part now, as last agreed.
+    /// The members that take part now, as last agreed.
     pub route: &'a [(ReplicaId, Incarnation)],
     /// Those that say of late that they hear a majority.
     pub quorate: ReplicaSet,
@@ -73,7 +73,7 @@ pub(super) struct Reach {
     committed: Slot,
     /// When something was last decided, or answered that takes a quorum.
     progress_at: Option<Time>,
-    /// Batches under way, and since when.
+    /// Batches in progress, and since when.
     open: HashMap<u64, (Level, Time), FixedState>,
     /// How many of them need a quorum …
     waiting: usize,
@@ -146,7 +146,7 @@ impl Reach {
             .map(|(id, number)| NodeState {
                 id,
                 up: up.contains(number),
-                forgot: false,
+                state_lost: false,
             })
             .collect();
         let route = route.iter();
@@ -156,7 +156,7 @@ impl Reach {
         (self.viable)(voters.len(), &nodes, &route)
     }
 
-    /// Who waits has not waited for nothing until now.
+    /// A request's wait counts from now.
     fn rest(&mut self, now: Time) {
         self.waiting_since = (self.waiting > 0).then_some(now);
     }
@@ -188,7 +188,7 @@ impl Reach {
         due.then_some(lost)
     }
 
-    /// Whether a batch may go; if so, it is under way.
+    /// Whether a batch may go; if so, it is in progress.
     pub fn takes(&mut self, batch: BatchId, level: Level, now: Time) -> bool {
         if level != Level::Stale {
             if self.is_quorum_lost(now) {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_view_suffice_when_it_is_less_than_a_majority_of_the_epoch() {
+    fn view_members_suffice_below_majority_of_epoch() {
         let mut reach = reach(Some(0), 5, "derecho");
         let two = heard([None, Some(at(10)), None, None, None]);
         let route = [0, 1].map(|id| (ReplicaId(id), Incarnation(1)));

@@ -13,7 +13,7 @@
 
 use super::{
     clients::Clients,
-    stage::{BELL, ITEM_BYTES, Orders, Rest, Setting, taken},
+    stage::{ITEM_BYTES, Orders, Rest, Setting, WAKEUP, taken},
 };
 use crate::{
     rings::{Receiver, Sender},
@@ -36,7 +36,7 @@ use std::{
 /// Stands for "something is in progress" where a number of orders means that nothing is.
 const BUSY: u64 = u64::MAX;
 
-/// What is shown of the clients.
+/// The state of the clients, for users.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServiceFigures {
     pub gateway: Counters,
@@ -110,9 +110,9 @@ impl Service {
     /// poll of `setting`. `clock` is the synchronised clock now.
     ///
     /// # Errors
-    /// When there is no thread or bell to be had.
+    /// When no thread or waker can be created.
     pub fn apart(clients: Clients, setting: Setting, clock: u64) -> io::Result<Self> {
-        let (bell, (orders, given), (sender, batches)) = setting.rings()?;
+        let (wakeup, (orders, given), (sender, batches)) = setting.rings()?;
         let shared = Arc::new(Shared {
             figures: Mutex::default(),
             changed: AtomicBool::new(true),
@@ -127,7 +127,7 @@ impl Service {
             waiting: VecDeque::new(),
             collected: Vec::new(),
             shared: Arc::clone(&shared),
-            rest: Rest::new(setting, bell),
+            rest: Rest::new(setting, wakeup),
         };
         let orders = Orders::start("clients", orders, move || stage.run())?;
         Ok(Self::Apart(Apart {
@@ -298,7 +298,7 @@ struct Stage {
     orders: Receiver<Order>,
     taken: u64,
     batches: Sender<Submission>,
-    /// What found the ring full.
+    /// Submissions that found the ring full.
     waiting: VecDeque<Submission>,
     collected: Vec<Submission>,
     shared: Arc<Shared>,
@@ -372,7 +372,7 @@ impl Stage {
         let now = self.rest.now();
         let mut until = None;
         if !self.rest.spins(now, count) && !self.clients.busy() {
-            self.rest.doze();
+            self.rest.park();
             let waited = !self.waiting.is_empty();
             let all_went = self.hand_on();
             if waited {
@@ -391,7 +391,7 @@ impl Stage {
             }
         }
         let events = self.rest.sleep(now, until)?;
-        for event in events.iter().filter(|event| event.token() != BELL) {
+        for event in events.iter().filter(|event| event.token() != WAKEUP) {
             self.clients.on_event(event);
         }
         self.rest.done(events);

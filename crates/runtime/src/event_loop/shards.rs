@@ -166,7 +166,7 @@ impl ShardStatuses {
     }
 }
 
-/// What a shard's node may look at.
+/// The environment of a shard's node.
 struct ShardWorld<'a> {
     process: &'a RuntimeWorld,
     snapshots: Option<&'a Snapshots>,
@@ -322,8 +322,8 @@ impl Shards {
     /// Whether all that was lost on the disk is here again, with writes up to this one durable.
     pub fn are_repaired(&self, durable: PersistId) -> bool {
         self.all.iter().all(|shard| match &shard.part {
-            // What is in memory is no affair of the disk's, and a protocol of several groups says in its
-            // promise which logs are whole.
+            // Data in memory does not concern the disk, and a protocol of several groups states in
+            // its promise which logs are whole.
             Part::Member(member)
                 if shard.about.durability == Durability::Disk && !member.is_shared =>
             {
@@ -456,7 +456,7 @@ impl Member {
             is_shared,
         } = parts;
         let mut outputs = Vec::new();
-        let repairing = recovered.forgot;
+        let repairing = recovered.state_lost;
         let world = ShardWorld::of(process, &snapshots);
         if is_shared {
             top.lend_protocol(&mut node);
@@ -1027,7 +1027,7 @@ impl EventLoop {
     }
 }
 
-/// What a shard's snapshot thread says.
+/// A report of a shard's snapshot thread.
 pub(super) enum SnapshotNews {
     Written(u64, u64),
     Saved(Kept),

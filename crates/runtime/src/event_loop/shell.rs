@@ -1,5 +1,4 @@
-//! What the loops of replicas and of proxies have in common: all that is around the part that
-//! decides.
+//! Shared by the loops of replicas and of proxies: all that is around the part that decides.
 //!
 //! ```text
 //!             ┌────────────────── Shell ──────────────────┐
@@ -23,7 +22,7 @@ use crate::{
     mail::{Mailbox, Mailer, Waiter},
     peer_clock::agree,
     port::{PORT_BATCHES, Ports},
-    rings::Bell,
+    rings::Wakeup,
     server::{
         ChangeReport, Gateway, MemberReport, NodeView, PeerClockReport, PeerReport, StatusReport,
     },
@@ -60,7 +59,7 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// Whether all is done is asked so often while stopping.
 const STOP_LOOK: Duration = Duration::from_millis(5);
 
-/// What a shell is made from.
+/// The parts of a shell.
 pub(crate) struct ShellParts {
     pub poll: Poll,
     pub mailbox: Mailbox,
@@ -75,10 +74,10 @@ pub(crate) struct ShellParts {
     pub apart: Option<Apart>,
 }
 
-/// What threads beside the protocol's need.
+/// The means of threads beside the protocol's.
 #[derive(Debug)]
 pub(crate) struct Apart {
-    /// What the sockets of peers are registered with.
+    /// The poll with which the peers' sockets are registered.
     pub peers: Poll,
     /// How many items a ring between two threads holds.
     pub ring_slots: usize,
@@ -113,7 +112,7 @@ enum Sleep {
 }
 
 impl Sleep {
-    /// What the poll waits for.
+    /// The timeout of the poll.
     fn milliseconds(self) -> Option<Duration> {
         match self {
             Self::No | Self::Exactly(_) => Some(Duration::ZERO),
@@ -122,7 +121,7 @@ impl Sleep {
     }
 }
 
-/// What whoever decides says before the shell waits.
+/// The node's or client's wishes before the shell waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pause {
     pub wake: Wake,
@@ -144,7 +143,7 @@ pub(super) struct Shell {
     /// The data directory; a proxy has none.
     pub data: Option<Arc<Mutex<Data>>>,
     /// Wakes this thread when another has something for it.
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     pub ports: Ports,
     pub timers: Timers,
     published: Arc<Published>,
@@ -170,7 +169,7 @@ impl Shell {
     /// # Errors
     /// When a socket cannot be watched.
     pub fn new(parts: ShellParts, clock: &Clock, reach: Reach) -> io::Result<Self> {
-        let bell = Arc::new(Bell::new(parts.mailbox.waker()));
+        let wakeup = Arc::new(Wakeup::new(parts.mailbox.waker()));
         let data = parts.tcp.data();
         let mailer = parts.mailer;
         let server = parts.server;
@@ -187,7 +186,7 @@ impl Shell {
             Some(apart) => {
                 let setting = |poll| Setting {
                     poll,
-                    protocol: Arc::clone(&bell),
+                    protocol: Arc::clone(&wakeup),
                     slots: apart.ring_slots,
                     clock: clock.ticker(),
                     spin_max: parts.spin_max,
@@ -211,7 +210,7 @@ impl Shell {
             peers,
             service,
             data,
-            bell,
+            wakeup,
             ports: parts.ports,
             timers: Timers::default(),
             published: parts.published,
@@ -298,7 +297,7 @@ impl Shell {
         self.metrics.batches += submissions.len() as u64;
     }
 
-    /// The replica goes on in another epoch.
+    /// The replica continues in another epoch.
     pub fn enter_epoch(&mut self, descriptor: &Descriptor, viable: ViableIn, now: Time) {
         self.peers.enter_epoch(descriptor, now);
         self.reach.enter_epoch(descriptor.voters(), viable);
@@ -324,7 +323,7 @@ impl Shell {
     }
 
     /// Gives a submission back, or answers it at once when it certainly finds no quorum: clients
-    /// hear of a loss that is known before their own patience ends.
+    /// hear of a loss that is known before their own timeout ends.
     pub fn admit(&mut self, submission: Submission, now: Time) -> Option<Submission> {
         if self.reach.takes(submission.id, submission.level, now) {
             return Some(submission);
@@ -347,7 +346,7 @@ impl Shell {
     /// A batch is finished.
     pub fn done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
         let results = matches!(outcome, Outcome::Results(_));
-        // Nobody waits for one that ended when the quorum was lost.
+        // A batch that ended when the quorum was lost has no waiting client.
         if self.reach.finished(batch, results, now) {
             self.hand_on(batch, outcome, now);
         }
@@ -512,7 +511,7 @@ impl Shell {
     /// things to do and ended `now`; gives the time afterwards.
     ///
     /// # Errors
-    /// When the operating system lets nobody wait; an interruption is none.
+    /// When the operating system fails to wait; an interruption is none.
     pub fn wait(
         &mut self,
         clock: &Clock,
@@ -533,15 +532,15 @@ impl Shell {
         }
         let mut timeout = self.timeout(clock, pause, now);
         if timeout != Sleep::No {
-            self.bell.doze();
-            let peers = pause.hears_peers && !self.peers.doze();
+            self.wakeup.park();
+            let peers = pause.hears_peers && !self.peers.park();
             if peers || self.service.busy(pause.hears_clients) {
                 timeout = Sleep::No;
             }
         }
         if timeout == Sleep::No {
             if count == 0 {
-                // Whoever could bring work must get the processor.
+                // Threads that could bring work must get the processor.
                 rustix::thread::sched_yield();
             }
         } else {
@@ -556,7 +555,7 @@ impl Shell {
         };
         let result = self.poll.poll(&mut events, timeout.milliseconds());
         self.peers.awake();
-        self.bell.awake();
+        self.wakeup.awake();
         let now = clock.now();
         for event in &events {
             let token = event.token().0;
@@ -631,7 +630,7 @@ impl Shell {
         self.service.begin_shutdown();
     }
 
-    /// Nobody waits for anything.
+    /// Whether no task is pending.
     pub fn idle(&self) -> bool {
         self.ports.idle() && self.service.idle()
     }

@@ -1,14 +1,14 @@
-//! What the threads beside the protocol's have in common: when they sleep, and how they end.
+//! Shared by the threads beside the protocol's: when they sleep, and how they end.
 //!
 //! ```text
 //!   turn ─► something done? ── a little, just now ──► look again (spin, yielding)
-//!      ▲                   └── nothing for a while, or a lot ──► doze ─► look once more ─► poll
-//!      └─────────────────────────────── socket, bell or deadline ◄─────────────────────────┘
+//!      ▲                   └── nothing for a while, or a lot ──► park ─► look once more ─► poll
+//!      └─────────────────────────────── socket, wakeup or deadline ◄─────────────────────────┘
 //! ```
 
 use crate::{
     clock::Ticker,
-    rings::{Bell, Receiver, Sender, ring},
+    rings::{Receiver, Sender, Wakeup, ring},
 };
 use mio::{Events, Poll, Token};
 use quintet_replica::Time;
@@ -25,46 +25,46 @@ use std::{
     time::Duration,
 };
 
-/// The token of bells; nothing is done for them but to wake up.
-pub(super) const BELL: Token = Token(0);
+/// The token of wakers; an event of theirs only ends the sleep.
+pub(super) const WAKEUP: Token = Token(0);
 const EVENTS_MAX: usize = 1024;
 /// A turn with more requests than this is followed by sleep, not by spinning: batches grow.
 pub(super) const NEARLY_IDLE: usize = 8;
-/// What is due sooner is waited for by the nanosecond.
+/// Events that are due sooner are waited for by the nanosecond.
 pub(super) const PRECISE_MAX: Duration = Duration::from_millis(10);
 /// Longer than any deadline that is one.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// The most bytes between two threads.
 const RING_BYTES_MAX: usize = 64 << 20;
 
-/// What a stage is made from.
+/// The parts of a stage.
 pub(super) struct Setting {
     pub poll: Poll,
     /// Wakes the protocol's thread.
-    pub protocol: Arc<Bell>,
+    pub protocol: Arc<Wakeup>,
     pub slots: usize,
     pub clock: Ticker,
     pub spin_max: Duration,
 }
 
 impl Setting {
-    /// A bell for whoever polls this, and two rings between him and the protocol's thread.
+    /// A waker for the thread that polls this, and two rings between it and the protocol's thread.
     ///
     /// # Errors
-    /// When the operating system has no bell.
+    /// When the operating system can create no waker.
     #[expect(clippy::type_complexity, reason = "two rings have four ends")]
     pub fn rings<O, A>(
         &self,
     ) -> io::Result<(
-        Arc<Bell>,
+        Arc<Wakeup>,
         (Sender<O>, Receiver<O>),
         (Sender<A>, Receiver<A>),
     )> {
-        let waker = mio::Waker::new(self.poll.registry(), BELL)?;
-        let bell = Arc::new(Bell::new(Arc::new(waker)));
-        let orders = ring(self.slots, RING_BYTES_MAX, &self.protocol, &bell);
-        let answers = ring(self.slots, RING_BYTES_MAX, &bell, &self.protocol);
-        Ok((bell, orders, answers))
+        let waker = mio::Waker::new(self.poll.registry(), WAKEUP)?;
+        let wakeup = Arc::new(Wakeup::new(Arc::new(waker)));
+        let orders = ring(self.slots, RING_BYTES_MAX, &self.protocol, &wakeup);
+        let answers = ring(self.slots, RING_BYTES_MAX, &wakeup, &self.protocol);
+        Ok((wakeup, orders, answers))
     }
 }
 
@@ -72,7 +72,7 @@ impl Setting {
 pub(super) struct Rest {
     poll: Poll,
     events: Option<Events>,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     clock: Ticker,
     spin_max: Duration,
     last_work: Time,
@@ -80,11 +80,11 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    pub fn new(setting: Setting, bell: Arc<Bell>) -> Self {
+    pub fn new(setting: Setting, wakeup: Arc<Wakeup>) -> Self {
         Self {
             poll: setting.poll,
             events: Some(Events::with_capacity(EVENTS_MAX)),
-            bell,
+            wakeup,
             clock: setting.clock,
             spin_max: setting.spin_max,
             last_work: Time(0),
@@ -104,22 +104,22 @@ impl Rest {
         }
         let spins = self.last_count <= NEARLY_IDLE && now.since(self.last_work) < self.spin_max;
         if spins && count == 0 {
-            // Whoever could bring work must get the processor.
+            // Threads that could bring work must get the processor.
             rustix::thread::sched_yield();
         }
         spins
     }
 
     /// Says that this thread is about to sleep. Rings are looked at once more after this.
-    pub fn doze(&self) {
-        self.bell.doze();
+    pub fn park(&self) {
+        self.wakeup.park();
     }
 
     /// Sleeps until something happens or `until` has come; not at all without `until`. Gives what
     /// the sockets tell, to be given back with [`Self::done`].
     ///
     /// # Errors
-    /// When the operating system lets nobody wait.
+    /// When the operating system fails to wait.
     pub fn sleep(&mut self, now: Time, until: Option<Time>) -> io::Result<Events> {
         let mut events = self
             .events
@@ -137,7 +137,7 @@ impl Rest {
             let timeout = (wait < FOREVER).then_some(wait);
             self.poll.poll(&mut events, timeout)
         };
-        self.bell.awake();
+        self.wakeup.awake();
         match result {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
             _ => Ok(events),
@@ -149,11 +149,11 @@ impl Rest {
     }
 }
 
-/// What an item in a ring counts for beside its bytes.
+/// The weight of an item in a ring besides its bytes.
 pub(super) const ITEM_BYTES: usize = 64;
 
 /// The protocol's end of a stage: what it is told to do, and its thread. When this is dropped, the
-/// stage does what it has been told, and ends; nobody else may wait for it meanwhile.
+/// stage executes its pending orders, and ends; no other thread may wait for it meanwhile.
 pub(super) struct Orders<O> {
     /// None only while it ends.
     ring: Option<Sender<O>>,

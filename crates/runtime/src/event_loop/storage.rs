@@ -1,9 +1,9 @@
-//! What the event loop does about its disk: full, lagging, repaired, trimmed.
+//! The event loop's handling of its disk: full, lagging, repaired, trimmed.
 //!
 //! ```text
-//!   no room for the next segment ──► writes refused here, leadership handed on; reads go on
+//!   no room for the next segment ──► writes refused here, leadership handed on; reads continue
 //!   journal far behind           ──► peers are not read: they see a slow replica, not this one's memory
-//!   votes count again, and all they rest on is durable ──► no longer one that forgot
+//!   votes count again, and all they rest on is durable ──► no longer one that lost its state
 //!   Trim ──► kept until another snapshot can stand in ──► journal
 //! ```
 
@@ -17,7 +17,7 @@ use std::{sync::PoisonError, time::Duration};
 /// How often a leader without room asks others to lead.
 const STEP_DOWN_EVERY: Duration = Duration::from_secs(2);
 
-/// What is known of the disk.
+/// The state of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskState {
     Ok,
@@ -40,7 +40,8 @@ impl DiskState {
     }
 }
 
-/// What may be trimmed of a group's log once another snapshot can stand in for the one named.
+/// The part of a group's log that may be trimmed once another snapshot can stand in for the named
+/// one.
 #[derive(Debug, Default)]
 pub(super) struct Trims(Vec<(Executed, Slot)>);
 
@@ -125,7 +126,7 @@ impl EventLoop {
                 self.shell.changed = true;
                 tracing::error!(
                     "the disk has finished nothing for {} s: this replica takes no part until it \
-                     does, and the others go on without it; look at the disk of the data directory",
+                     does, and the others continue without it; look at the disk of the data directory",
                     DISK_HUNG_AFTER.as_secs()
                 );
             }

@@ -1,4 +1,4 @@
-//! What the node may look at: clocks, room in queues, snapshots.
+//! The environment of the node: clocks, room in queues, snapshots.
 
 use crate::{clock::Clock, snapshots::Snapshots};
 use quintet_replica::{

@@ -33,7 +33,7 @@ use std::{
 };
 use tokio::sync::{Semaphore, oneshot};
 
-/// What `/status` says of how a member's clock stands to this one's, in nanoseconds; both as
+/// The part of `/status` about a member's clock compared with this one's, in nanoseconds; both as
 /// their systems show them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerClockReport {
@@ -48,20 +48,20 @@ pub struct PeerClockReport {
     pub disciplined: bool,
 }
 
-/// What `/status` says of this replica's synchronised clock, in nanoseconds.
+/// The part of `/status` about this replica's synchronised clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClockReport {
     /// Whether the system's clock is disciplined (chrony, ptp4l); it is not corrected then.
     pub disciplined: bool,
-    /// What is added to the system's clock, by what the peers' clocks show.
+    /// The addition to the system's clock, by the peers' clocks.
     pub correction_ns: i64,
-    /// How far, as a standard deviation, it is off; nothing when nobody can tell.
+    /// How far, as a standard deviation, it is off; nothing when that is unknown.
     pub deviation_ns: Option<u64>,
     /// It is off by no more than this.
     pub bound_ns: u64,
 }
 
-/// What `/status` says of one other member.
+/// The part of `/status` about one other member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerReport {
     /// Its place among the members.
@@ -102,13 +102,13 @@ pub struct SnapshotReport {
     pub path: String,
 }
 
-/// What `/status` says of a peer's state that is being fetched.
+/// The part of `/status` about a peer's state that is being fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TransferReport {
     /// `asking`, `receiving` the snapshot, `following` with what was executed since, `saving` or
     /// `restoring`.
     pub phase: &'static str,
-    /// Who gives it.
+    /// The donor.
     pub donor: u16,
     /// The slot that the protocol wants at least.
     pub wanted: u64,
@@ -124,7 +124,7 @@ pub struct TransferReport {
     pub total: u64,
     /// Milliseconds since the phase began.
     pub elapsed_ms: u64,
-    /// Milliseconds until it ends, if it goes on as before.
+    /// Milliseconds until it ends, if it continues as before.
     pub left_ms: Option<u64>,
 }
 
@@ -146,7 +146,7 @@ impl From<TransferStatus> for TransferReport {
     }
 }
 
-/// What `/status` says of the digests that replicas compare.
+/// The part of `/status` about the digests that replicas compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DigestReport {
     /// The newest position of which this replica has a digest; 0 for none.
@@ -165,7 +165,7 @@ pub struct DigestReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DifferReport {
     /// `minority`: this replica's state is not that of a majority, so it is not ready. `peers`:
-    /// other replicas' are not. `no majority`: nobody knows which one is right.
+    /// other replicas' are not. `no majority`: it is unknown which one is right.
     pub kind: &'static str,
     /// At which position.
     pub position: u64,
@@ -173,7 +173,7 @@ pub struct DifferReport {
     pub own: String,
     /// The majority's, or another one.
     pub other: String,
-    /// What it means and what to do.
+    /// Its meaning and the remedy.
     pub text: String,
 }
 
@@ -217,7 +217,7 @@ pub struct BranchReport {
     pub last_ns: u64,
 }
 
-/// What `/status` says. Slots count the protocol's log; positions count what was executed.
+/// The contents of `/status`. Slots count the protocol's log; positions count what was executed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StatusReport {
     /// The replica's place among the members.
@@ -226,7 +226,7 @@ pub struct StatusReport {
     pub cluster: String,
     /// The version of this program.
     pub version: String,
-    /// Which of its lives this is.
+    /// Which of its incarnations this is.
     pub incarnation: u64,
     /// Which run of its process.
     pub boot: u64,
@@ -242,7 +242,7 @@ pub struct StatusReport {
     pub protocol: String,
     /// The replica's part in it, in the field's words.
     pub role: String,
-    /// Who leads, if somebody does.
+    /// The leader, if there is one.
     pub leader: Option<u16>,
     /// The protocol's view, ballot or round.
     pub view: u64,
@@ -268,7 +268,7 @@ pub struct StatusReport {
     pub threads: String,
     /// `ok`, `full` (writes are refused here), `hung` (all is refused here) or `failed`.
     pub disk_state: String,
-    /// What was lost here and is being repaired from the other replicas.
+    /// The data that was lost here and is being repaired from the other replicas.
     pub repairing: Option<String>,
     /// Whole seconds since the process began to serve.
     pub uptime_seconds: u64,
@@ -288,12 +288,12 @@ pub struct StatusReport {
     pub memory: u64,
     /// Open sessions in the replicated state.
     pub sessions: usize,
-    /// Batches under way here.
+    /// Batches in progress here.
     pub open: usize,
     /// The newest durable snapshot.
     pub snapshot: Option<SnapshotReport>,
     /// Whether a snapshot is being written.
-    pub snapshot_under_way: bool,
+    pub snapshot_in_progress: bool,
     /// Whether a peer's state is being fetched.
     pub fetching: bool,
     /// How far that has come.
@@ -308,7 +308,8 @@ pub struct StatusReport {
     pub frames_foreign: u64,
     /// Digests of the state, as replicas compare them.
     pub digests: DigestReport,
-    /// Who takes part in the protocol, in its order; empty when it does not say.
+    /// The members that take part in the protocol, in its order; empty when it does not report
+    /// them.
     pub route: Vec<u16>,
     /// How what was submitted here was committed, by path, if the protocol has several.
     pub paths: BTreeMap<&'static str, u64>,
@@ -327,7 +328,7 @@ pub struct StatusReport {
     pub peers: Vec<PeerReport>,
 }
 
-/// What the admin server needs of a node. Called on threads other than the node's; may block for
+/// The admin server's interface to a node. Called on threads other than the node's; may block for
 /// as long as it says.
 pub trait NodePort: Send + Sync + 'static {
     /// The newest status that the node has published; does not wait for the node.
@@ -335,8 +336,8 @@ pub trait NodePort: Send + Sync + 'static {
     /// Sends an empty linearizable batch through the node and says whether it was answered
     /// within `deadline`; waits that long at most.
     fn probe(&self, deadline: Duration) -> bool;
-    /// What the event loop and the gateway have counted; what stands in the status report is
-    /// added by the admin server. Does not wait for the node.
+    /// The counters of the event loop and the gateway; the admin server adds those of the status
+    /// report. Does not wait for the node.
     fn metrics(&self) -> Exposition;
     /// Asks for a snapshot, of the shard of this name where a layout divides the keys, and waits until
     /// it is durable, `deadline` at most.
@@ -344,8 +345,8 @@ pub trait NodePort: Send + Sync + 'static {
     /// # Errors
     /// Why there is none.
     fn snapshot(&self, shard: &str, deadline: Duration) -> Result<SnapshotReport, String>;
-    /// Has the cluster go on with another protocol or other options, and waits until this replica
-    /// does, `deadline` at most.
+    /// Has the cluster continue with another protocol or other options, and waits until this
+    /// replica does, `deadline` at most.
     ///
     /// # Errors
     /// Why it does not.
@@ -398,7 +399,7 @@ impl Admin {
                         _ = stopped => {}
                     }
                 });
-                // Whoever still waits for the node is not waited for.
+                // Threads that still wait for the node are not waited for.
                 runtime.shutdown_background();
             })?;
         Ok(Self {
@@ -439,7 +440,7 @@ const PATHS: &str = "GET  /livez     200 while the process runs; also /healthz\n
                      GET  /metrics   counters and gauges for Prometheus\n\
                      POST /snapshot  take a snapshot now and wait until it is durable\n\
                      GET  /change    the epoch with its protocol and options, as JSON\n\
-                     POST /change    {\"protocol\": NAME, \"options\": {…}}: go on with these; waits;\n\
+                     POST /change    {\"protocol\": NAME, \"options\": {…}}: continue with these; waits;\n\
                                 {\"remove\": [ID, …]}: continue without them\n";
 
 #[derive(Clone)]
@@ -610,7 +611,7 @@ fn describe_door(door: &Door, out: &mut Exposition) {
     );
 }
 
-/// What stands in the status report, as metrics.
+/// The status report as metrics.
 fn describe(report: &StatusReport, out: &mut Exposition) {
     let label = |text: &str| {
         text.replace('\\', "\\\\")
@@ -672,7 +673,7 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
         ("epoch", "The current epoch.", report.epoch as f64),
         (
             "incarnation",
-            "Which of its lives this is.",
+            "Which of its incarnations this is.",
             report.incarnation as f64,
         ),
         (
@@ -725,9 +726,9 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
                 .map_or(0.0, |snapshot| snapshot.slot as f64),
         ),
         (
-            "snapshot_under_way",
+            "snapshot_in_progress",
             "Whether a snapshot is being written.",
-            f64::from(u8::from(report.snapshot_under_way)),
+            f64::from(u8::from(report.snapshot_in_progress)),
         ),
         (
             "fetching",
@@ -875,7 +876,7 @@ fn describe_transfer(report: &StatusReport, out: &mut Exposition) {
     );
     out.gauge(
         "transfer_left_seconds",
-        "How long it takes yet if it goes on as before; 0 when that is unknown.",
+        "How long it takes yet if it continues as before; 0 when that is unknown.",
         transfer.left_ms.unwrap_or_default() as f64 / 1e3,
     );
     out.counter(
@@ -1114,7 +1115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_answered_with_what_is() {
+    fn unknown_path_is_answered_with_known_ones() {
         let (admin, _) = start();
         for (what, code) in [("GET /nope", 404), ("GET /snapshot", 405), ("GET /", 404)] {
             let (given, body) = ask(&admin, what);

@@ -44,7 +44,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How the admin HTTP server is set up.
 #[derive(Clone, Debug)]
 pub struct AdminOptions {
-    /// What all but health checks must be asked with; `None` lets everybody ask.
+    /// The password for all requests but health checks; `None` accepts every request.
     pub password: Option<String>,
     /// The most connections; a further one closes the oldest idle one.
     pub connections_max: usize,
@@ -61,7 +61,7 @@ impl AdminOptions {
     }
 }
 
-/// What has been counted at the door.
+/// The counters of accepted connections.
 #[derive(Debug, Default)]
 pub(super) struct DoorCounters {
     pub connections_dropped: AtomicU64,

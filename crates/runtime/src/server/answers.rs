@@ -1,8 +1,8 @@
-//! What all commands that are answered without the log have in common.
+//! Shared by all commands that are answered without the log.
 
 use quintet_store::{CommandError, Op};
 
-/// What a command that is answered here ends with.
+/// The result of a command that is answered here.
 pub(super) type Answer = Result<(), CommandError>;
 
 pub(super) fn owned(text: impl Into<String>) -> CommandError {

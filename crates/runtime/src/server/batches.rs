@@ -8,11 +8,11 @@
 //!
 //! On a fast network one batch at a time is best: what comes meanwhile becomes the next, and
 //! batches grow with the load. Over a long way more must be in progress or the line stands idle.
-//! What counts is the shortest time that a batch took lately: under load all take longer, and
-//! smaller batches would only make it worse. But a batch that is full waits for no other, and what
-//! follows becomes the next: a protocol that hands values on from replica to replica has only one
-//! replica at work on what comes as one piece. So full batches have a limit of their own, which
-//! only keeps them countable; what bounds their memory is the bytes in flight.
+//! The shortest recent duration of a batch counts: under load all take longer, and smaller batches
+//! would only make it worse. But a batch that is full waits for no other, and what follows becomes
+//! the next: a protocol that hands values on from replica to replica has only one replica at work
+//! on what comes as one piece. So full batches have a limit of their own, which only keeps them
+//! countable; what bounds their memory is the bytes in flight.
 
 use super::group_queue::BatchKind;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ const RESERVE_MAX: usize = 2 << 20;
 /// The shortest time is that of the last one to two such periods.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// What a request of a batch is for.
+/// The purpose of a request in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// Opens the session of the connection whose command follows.
@@ -52,7 +52,7 @@ pub(super) struct InFlight {
     pub batch: Bytes,
     pub entries: Vec<Entry>,
     pub submitted: Time,
-    /// What it counts for in the share of large requests; 0 unless it is one by itself.
+    /// Its weight in the share of large requests; 0 unless it is one by itself.
     pub weight: usize,
 }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_does_not_wait_for_ever() {
+    fn batch_does_not_wait_forever() {
         let mut pending = Pending::default();
         assert!(!pending.may_go(Time(0), WINDOW));
         pending.push(

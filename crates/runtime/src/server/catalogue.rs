@@ -5,7 +5,7 @@ use quintet_store::{
     CommandError, CommandSpec, Footprint, Kind, Op, Reply, command::COMMANDS, lookup,
 };
 
-/// What a client can use.
+/// The commands that a client can use.
 fn offered() -> impl Iterator<Item = &'static CommandSpec> {
     COMMANDS.iter().filter(|spec| is_offered(spec))
 }

@@ -52,7 +52,7 @@ impl ChangeRequest {
     }
 }
 
-/// What `POST /change` and `GET /change` tell: how the cluster works.
+/// The contents of `POST /change` and `GET /change`: the cluster's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeReport {
     /// The epoch's number.

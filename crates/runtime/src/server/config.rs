@@ -1,4 +1,4 @@
-//! What a gateway is told: its limits once, the state of its node from time to time.
+//! The configuration of a gateway: its limits once, the state of its node from time to time.
 
 use super::key_shards::KeyShards;
 use quintet_replica::{
@@ -22,7 +22,7 @@ pub struct GatewayConfig {
     pub members: usize,
     /// The protocol's name, for INFO.
     pub protocol: String,
-    /// What an acknowledgement promises, for INFO.
+    /// The promise of an acknowledgement, for INFO.
     pub durability: Durability,
     /// How the work is divided between threads, for INFO.
     pub threads: &'static str,
@@ -32,7 +32,7 @@ pub struct GatewayConfig {
     pub port: u16,
     /// The data directory, for CONFIG GET.
     pub directory: String,
-    /// What clients must give to AUTH; `None` lets everybody in.
+    /// The password for AUTH; `None` accepts every client.
     pub password: Option<String>,
     /// The most connections at once.
     pub connections_max: usize,
@@ -147,8 +147,8 @@ impl Default for GatewayConfig {
     }
 }
 
-/// What the gateway knows of its node: for INFO, for error texts and for the memory limit. The
-/// event loop refreshes it now and then (ten times a second is plenty).
+/// The gateway's view of its node: for INFO, for error texts and for the memory limit. The event
+/// loop refreshes it now and then (ten times a second is plenty).
 #[derive(Clone, Debug, Default)]
 pub struct NodeView {
     /// The node's own status.

@@ -19,7 +19,7 @@ use quintet_replica::{SessionId, Time};
 use quintet_store::{Mode, RequestBuilder};
 use std::net::SocketAddr;
 
-/// What a connection waits for.
+/// The reason why a connection waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing: its next commands may be read.
@@ -44,7 +44,7 @@ pub(super) enum Replies {
     Skip,
 }
 
-/// What a client has chosen, and what CLIENT LIST shows of it.
+/// A client's choices, and its fields for CLIENT LIST.
 #[derive(Debug)]
 pub(super) struct Client {
     /// As CLIENT ID tells it; never used twice.
@@ -170,7 +170,7 @@ pub(super) struct Connection {
     pub commands_max: usize,
     /// The length of the last request's reply.
     pub reply_last: usize,
-    /// What the request in flight counts for among the large ones.
+    /// The weight of the request in flight among the large ones.
     pub weight_in_flight: usize,
     /// When it made small and large requests.
     pub seen: Seen,

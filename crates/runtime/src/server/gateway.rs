@@ -52,7 +52,7 @@ const INPUT_AHEAD_MAX: usize = 256 << 10;
 const ANNOUNCED_MAX: usize = 1 << 20;
 /// … namely so much.
 const ANNOUNCED_BEGUN: usize = 4 << 10;
-/// What is read in one turn finds room for so much, beyond the argument's end, too: a buffer that
+/// Input that is read in one turn finds so much room, beyond the argument's end, too: a buffer that
 /// is short of a few bytes would be copied to one of twice its size.
 const ROOM_MIN: usize = INPUT_AHEAD_MAX + (64 << 10);
 /// Empty buffers larger than this are given back.
@@ -117,7 +117,7 @@ pub struct Gateway {
     pub(super) past_ended: Vec<usize>,
     pub(super) scan_at: Time,
     pub(super) admission: Admission,
-    /// What all clients were owed when that was last looked at, and the counter of bytes then.
+    /// The bytes owed to all clients at the latest look, and the counter of bytes then.
     outputs: (usize, u64),
     pub(super) operators: Operators,
     pub(super) shutting_down: bool,
@@ -186,7 +186,7 @@ impl Gateway {
     /// A client has connected.
     ///
     /// # Errors
-    /// What to write to it before closing, when it cannot be served.
+    /// The bytes to write to it before closing, when it cannot be served.
     pub fn connect(&mut self, now: Time, peer: SocketAddr) -> Result<ConnectionId, Vec<u8>> {
         self.pass_time(now);
         if let Err(refusal) = self.check_admission(peer) {
@@ -437,7 +437,7 @@ impl Gateway {
                 } else {
                     Phase::Watch
                 };
-                // Whoever watches keys asks about their newest versions.
+                // A client that watches keys asks about their newest versions.
                 let level = match connection.client.stale && drained == Drained::Reads {
                     true => Level::Stale,
                     false => Level::Linearizable,
@@ -458,7 +458,7 @@ impl Gateway {
         }
         if connection.phase == Phase::Free && !connection.input.is_empty() {
             let missing = connection.parser.missing(connection.input.len());
-            // What is only announced costs nothing.
+            // Announced bytes cost nothing.
             let come = connection.input.len();
             let wanted = missing + (ROOM_MIN - INPUT_AHEAD_MAX);
             if come < ANNOUNCED_BEGUN {
@@ -479,8 +479,8 @@ impl Gateway {
         }
     }
 
-    /// What was gathered is longer than what follows takes, though each part was within its limit: no
-    /// batch is made of it, because one that no frame takes could never be sent.
+    /// The gathered request is longer than the following stages take, though each part was within
+    /// its limit: no batch is made of it, because one that no frame takes could never be sent.
     #[cold]
     fn refuse_request(&mut self, index: usize, connection: &mut Connection) {
         let builder = std::mem::take(&mut self.builder);
@@ -593,7 +593,7 @@ impl Gateway {
     pub(super) fn memory_limit_due(&self, group: usize, now: Time) -> Option<bool> {
         let limit = &self.groups[group].memory_limit;
         let memory = self.view.node.memory;
-        if !self.view.leads || limit.under_way || now < limit.not_before || self.shutting_down {
+        if !self.view.leads || limit.in_progress || now < limit.not_before || self.shutting_down {
             return None;
         }
         // A new leader tells once even that nothing is to be refused: what the last one has told
@@ -660,7 +660,7 @@ impl Gateway {
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
         if in_flight.weight > 0 {
-            // What the way and the disk take delays nobody.
+            // The time for the network and the disk does not count.
             let shortest = self.pending_mut(in_flight.kind).shortest();
             let took = took.saturating_sub(shortest);
             let among = Among {
@@ -717,7 +717,7 @@ impl Gateway {
         if own > self.config.output_bytes_max {
             return self.drop_slow(connection, "one client");
         }
-        // What all are owed is no more than when it was last looked at and what has come since.
+        // The bytes owed to all are no more than at the latest look and those added since.
         let (looked, then) = self.outputs;
         let added = self.counters.output_bytes.saturating_sub(then);
         if looked as u64 + added <= self.config.outputs_bytes_max as u64 {
@@ -762,7 +762,7 @@ impl Gateway {
 
     // --- what the event loop asks --------------------------------------------------------------
 
-    /// What is to be written to the client; the event loop takes from its front.
+    /// The bytes to write to the client; the event loop takes from its front.
     ///
     /// # Panics
     /// When the connection is not open.
@@ -897,7 +897,7 @@ impl Gateway {
                 .all(|connection| connection.output.is_empty())
     }
 
-    /// What it has counted.
+    /// Its counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         Counters {

@@ -48,7 +48,7 @@ impl BatchKind {
 #[derive(Debug, Default)]
 pub(super) struct MemoryLimit {
     pub told: Option<bool>,
-    pub under_way: bool,
+    pub in_progress: bool,
     pub not_before: Time,
     pub sequence: u64,
 }
@@ -228,7 +228,7 @@ impl GroupQueue {
         if let Some(refuse) = limit {
             let mut builder = RequestBuilder::new();
             builder.memory_limit(refuse);
-            self.memory_limit.under_way = true;
+            self.memory_limit.in_progress = true;
             self.memory_limit.sequence += 1;
             let id = self.own_command(self.memory_limit.sequence);
             let (entry, kind) = (Entry::MemoryLimit(refuse), RequestKind::Command);

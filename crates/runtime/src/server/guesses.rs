@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_on_this_machine_keep_nobody_out() {
+    fn local_password_guesses_lock_no_client_out() {
         let mut guesses = Guesses::new(1);
         let here = IpAddr::from([127, 0, 0, 1]);
         for _ in 0..100 {

@@ -110,7 +110,7 @@ impl Gateway {
             "persistence" => lines! { out,
                 "loading" = 0;
                 "aof_enabled" = u8::from(self.durability() == Durability::Disk);
-                "rdb_bgsave_in_progress" = u8::from(node.snapshot_under_way);
+                "rdb_bgsave_in_progress" = u8::from(node.snapshot_in_progress);
                 "rdb_last_bgsave_status" = "ok";
                 "journal_bytes" = view.journal_bytes;
                 "journal_syncs" = view.journal_syncs;

@@ -106,7 +106,7 @@ impl KeyShards {
 
     /// The shard of a command, or why it has none: nothing for one that names no keys and needs none.
     fn of_command(&self, spec: &CommandSpec, args: &[&[u8]]) -> Result<Option<usize>, String> {
-        // What it names belongs to the command that it reads the past with.
+        // Its keys belong to the command that it reads the past with.
         if spec.op == Op::QuintetAt {
             return match args.get(1).and_then(|name| lookup(name)) {
                 Some(inner) if inner.op != Op::QuintetAt => self.of_command(inner, &args[2..]),

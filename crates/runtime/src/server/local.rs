@@ -109,7 +109,7 @@ impl Gateway {
                 if integer(timeout)? < 0 {
                     return Err(CommandError::Text("ERR timeout is negative"));
                 }
-                // What has been answered is held by a quorum, this replica or not.
+                // A quorum holds all answered writes, this replica or not.
                 reply.count(self.config.members / 2);
             }
             (Op::Readonly | Op::Readwrite, _) => {

@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 
-/// What a metric's value means.
+/// The kind of a metric's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// It only grows while the process runs.
@@ -22,9 +22,9 @@ pub enum MetricKind {
 pub struct Family {
     /// Its name without the prefix `quintet_`.
     pub name: &'static str,
-    /// What it counts, in one line.
+    /// The counted events, in one line.
     pub help: &'static str,
-    /// What its value means.
+    /// The kind of its value.
     pub kind: MetricKind,
     /// Labels (already in the form `key="value",…`, or empty) with their values.
     pub samples: Vec<(String, f64)>,
@@ -100,7 +100,7 @@ impl Exposition {
     }
 }
 
-/// What a gateway has counted since the process began.
+/// The counters of a gateway since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names and the help texts below say it")]
 pub struct Counters {
@@ -145,12 +145,12 @@ impl Counters {
             ),
             (
                 "batches_in_flight",
-                "Batches under way.",
+                "Batches in flight.",
                 self.batches_in_flight,
             ),
             (
                 "in_flight_bytes",
-                "Bytes of batches under way.",
+                "Bytes of batches in flight.",
                 self.bytes_in_flight,
             ),
             (

@@ -25,7 +25,7 @@ const HELP: [&str; 16] = [
     "PROTOCOL",
     "    Return the epoch with its protocol and options.",
     "CHANGE",
-    "    Return whether a change is under way: none, ordering or sealed.",
+    "    Return whether a change is in progress: none, ordering or sealed.",
     "SWITCH <protocol> [<option> <value> ...]",
     "    Continue with this protocol and these options; answered when it does. The option",
     "    'durability' is 'disk' or 'memory', whatever the protocol.",

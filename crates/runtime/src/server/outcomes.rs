@@ -1,8 +1,8 @@
-//! What becomes of batches: replies to connections, errors, and what the sessions learn of it.
+//! The outcomes of batches: replies to connections, errors, and the effects on the sessions.
 //!
 //! ```text
 //!   Results ──► one status per request ──► Done: copy the reply
-//!                                          SessionUnknown, Forgotten: UNCERTAIN, another session
+//!                                          SessionUnknown, ReplyLost: UNCERTAIN, another session
 //!                                          NotExecuted: parked, sent again
 //!   NoQuorum ────────► certainly not executed: an error per command
 //!   Busy ────────────► certainly not executed: parked, sent again until its deadline
@@ -58,12 +58,12 @@ impl Gateway {
         self.keep_entries(in_flight.entries);
     }
 
-    /// What is answered when a request certainly was not executed.
+    /// The error for a request that certainly was not executed.
     const fn busy(&self) -> &'static str {
         if self.refuses { HUNG } else { BUSY }
     }
 
-    /// What is answered while there is no quorum.
+    /// The error while there is no quorum.
     pub(super) fn no_quorum(&self, group: usize) -> String {
         if let Some(shards) = &self.config.shards {
             return shards.no_quorum(group);
@@ -128,7 +128,7 @@ impl Gateway {
                 }
                 Entry::MemoryLimit(refuse) => {
                     let queue = &mut self.groups[group];
-                    queue.memory_limit.under_way = false;
+                    queue.memory_limit.in_progress = false;
                     if status == RequestStatus::Done {
                         queue.memory_limit.told = Some(refuse);
                         self.confirm(in_flight);
@@ -196,10 +196,10 @@ impl Gateway {
                 self.counters.sessions_lost += 1;
                 self.on_session_unknown(&mut connection, in_flight.kind.group, opened)
             }
-            RequestStatus::Forgotten => APPLIED,
-            // None can happen while a session has one request under way, and the node submits again
-            // what comes behind the end of an epoch; another session is the way out of whatever it
-            // was.
+            RequestStatus::ReplyLost => APPLIED,
+            // None can happen while a session has one request in progress, and the node submits
+            // again what comes behind the end of an epoch; another session is the way out of
+            // whatever it was.
             RequestStatus::OutOfOrder | RequestStatus::OpenRefused | RequestStatus::Sealed => {
                 UNCERTAIN
             }
@@ -215,7 +215,7 @@ impl Gateway {
         self.resume(index, connection);
     }
 
-    /// The log does not know the session of a request that was under way.
+    /// The log does not know the session of a request that was in progress.
     fn on_session_unknown(
         &mut self,
         connection: &mut Connection,
@@ -421,7 +421,7 @@ impl Gateway {
                 Entry::Renew => self.groups[group].postpone_own(self.now),
                 Entry::MemoryLimit(_) => {
                     let queue = &mut self.groups[group];
-                    queue.memory_limit.under_way = false;
+                    queue.memory_limit.in_progress = false;
                     match failure {
                         Failure::Busy => queue.memory_limit.sequence -= 1,
                         _ => queue.replace_owner(),

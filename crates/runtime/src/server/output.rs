@@ -1,4 +1,4 @@
-//! What is to be written to one client.
+//! The bytes to write to one client.
 //!
 //! ```text
 //!   short replies ──► copied behind each other ──┐
@@ -54,7 +54,7 @@ impl Output {
         self.bytes += part.len();
     }
 
-    /// What is to be written first; empty when there is nothing.
+    /// The bytes to write first; empty when there are none.
     #[must_use]
     pub fn first(&self) -> &[u8] {
         match self.parts.front() {

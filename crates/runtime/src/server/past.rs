@@ -204,7 +204,7 @@ impl Gateway {
                 return self.resume(index, connection);
             }
             (None, RequestStatus::NotKept) => self.fail_past(index, &mut connection, NOT_KEPT),
-            (None, RequestStatus::Forgotten) => self.fail_past(index, &mut connection, NO_ROOM),
+            (None, RequestStatus::ReplyLost) => self.fail_past(index, &mut connection, NO_ROOM),
             (None, _) => {
                 let text = self.no_quorum(connection.group);
                 self.fail_past(index, &mut connection, &text);

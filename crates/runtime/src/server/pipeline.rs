@@ -1,4 +1,4 @@
-//! From a connection's input to one request: which commands are answered here, which go on.
+//! From a connection's input to one request: which commands are answered here, which continue.
 //!
 //! ```text
 //!   input: SET a 1 │ PING │ GET a │ INFO │ SET b 2
@@ -6,9 +6,9 @@
 //!          ordered    literal  read
 //! ```
 //!
-//! A short reply made here between commands of a request travels with it as a literal, so that
-//! the request's reply is the replies of all its commands, in order. What has a long reply, or
-//! changes how the connection is served, waits for the request to end.
+//! A short reply made here between commands of a request travels with it as a literal, so that the
+//! request's reply is the replies of all its commands, in order. A command that has a long reply,
+//! or changes how the connection is served, waits for the request to end.
 
 use super::{
     answers::is_answered,
@@ -26,16 +26,16 @@ use quintet_store::{
 const LITERAL_BYTES_MAX: usize = 1024;
 /// The most arguments of a command that the server answers itself.
 const LOCAL_ARGUMENTS_MAX: usize = 1024;
-/// What a reply made here counts for beside its bytes.
+/// The weight of a reply made here besides its bytes.
 const REPLY_WORK: usize = 64;
-/// What a command of a transaction takes beside its arguments or its reply, at most.
+/// The weight of a command of a transaction besides its arguments or its reply, at most.
 const QUEUED_WORK: usize = 16;
 /// The most keys that a connection may watch.
 const WATCHED_MAX: usize = 4096;
 /// The most bytes that they may have together.
 const WATCHED_BYTES_MAX: usize = 1 << 20;
 
-/// What a connection's input has become.
+/// The next part of a connection's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
     /// No request; all complete commands have been answered.
@@ -56,10 +56,10 @@ pub(super) enum Drained {
     Parts,
 }
 
-/// What to do after a command.
+/// The step after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// Go on with the next.
+    /// Continue with the next.
     Next,
     /// It was the last of the request.
     Last,
@@ -88,7 +88,7 @@ impl Gateway {
             if commands >= connection.commands_max.min(self.config.request_commands_max)
                 || self.builder.len() + self.parts.bytes() >= self.config.request_bytes_max
                 || connection.output.len() >= self.config.output_bytes_soft
-                // Replies that nobody wants cost as much to make.
+                // Suppressed replies cost as much to make.
                 || self.replied >= self.config.output_bytes_soft
             {
                 more = offset < connection.input.len();
@@ -105,7 +105,7 @@ impl Gateway {
                     connection.command_ended();
                 }
                 Ok(Step::Command(length)) => match self.on_command(connection, offset) {
-                    // What is not answered is a request by itself.
+                    // An unanswered command is a request by itself.
                     Flow::Next if self.builder.is_empty() => {
                         offset += length;
                         connection.command_ended();
@@ -131,7 +131,7 @@ impl Gateway {
                         break;
                     }
                     Flow::Cut => {
-                        // Alone it goes on as soon as it is its turn.
+                        // Alone it continues as soon as it is its turn.
                         more = self.builder.is_empty();
                         break;
                     }
@@ -197,7 +197,7 @@ impl Gateway {
         self.refuse(connection, &text)
     }
 
-    /// The same, but a transaction goes on.
+    /// The same, but a transaction continues.
     fn answer_error(&mut self, connection: &mut Connection, text: &str) -> Flow {
         self.reply.clear();
         Reply::unbounded(&mut self.reply, connection.client.mode.resp3).error(text);
@@ -504,7 +504,8 @@ impl Gateway {
         if alone && !self.builder.is_empty() {
             return Flow::Cut;
         }
-        // What was queued bit by bit is executed at once, so it has its turn among large requests.
+        // A transaction queued bit by bit is executed at once, so it has its turn among large
+        // requests.
         if transaction.queued.len() > INPUT_LARGE && connection.weight_in_flight == 0 {
             transaction.exec_waits = true;
             return Flow::Cut;
@@ -599,7 +600,7 @@ impl Gateway {
         Flow::Watch
     }
 
-    /// Why nobody answers this command, if so.
+    /// The reason why this command is not supported, if so.
     pub(super) fn refusal(&self, spec: &CommandSpec) -> Option<String> {
         (!is_answered(spec.op)).then(|| spec.refusal()).flatten()
     }

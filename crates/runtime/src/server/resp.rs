@@ -12,7 +12,7 @@
 //! The parser remembers where it stopped, so that a command arriving in many pieces is read once.
 //! Nothing is allocated for what a client only announces.
 
-/// What a client may send at most.
+/// The largest input of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The longest argument that is accepted, in bytes.
@@ -90,7 +90,7 @@ pub enum Step {
     Discard(usize),
     /// That many bytes at the front were a command that is too large; drop them.
     TooLarge(usize, TooLarge),
-    /// That many bytes at the front are a command; it may be empty, and then nobody answers it.
+    /// That many bytes at the front are a command; it may be empty, and then it gets no reply.
     Command(usize),
 }
 
@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_input_is_named() {
         for length in [
             "2000000000",
             "-10",

@@ -29,7 +29,7 @@ pub(super) struct Owner {
     pub started: u64,
     pub standing: Standing,
     /// When the last batch was submitted that is known to have been executed for it: the log
-    /// cannot have forgotten it before a lifetime after that.
+    /// cannot have lost it before a lifetime after that.
     pub confirmed: Time,
     /// Sessions of connections that have been opened and not closed.
     pub open: usize,

@@ -1,4 +1,4 @@
-//! What one client may take of what all share: batches, replies, memory for unfinished commands.
+//! One client's part of shared resources: batches, replies, memory for unfinished commands.
 //!
 //! ```text
 //!   ready ──► small ───────────────────► shares a batch with others
@@ -37,7 +37,7 @@ pub(super) const INPUT_LARGE: usize = limits::BATCH_GATHERED;
 const REPLY_LARGE: usize = 1 << 20;
 /// Large requests in flight count for at most this together, unless it is one.
 const IN_FLIGHT_MAX: usize = 16 << 20;
-/// A large request that takes no longer than this delays nobody.
+/// A large request that takes no longer than this delays no other.
 const SHORT: Duration = Duration::from_millis(20);
 /// Others are counted for so long, and for as long again.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Shares {
     /// Connections whose next request is large, in the order in which they came.
     pub held: VecDeque<usize>,
-    /// What the large requests in flight count for.
+    /// The weight of the large requests in flight.
     pub in_flight: usize,
     /// Bytes that all connections hold.
     pub inputs: usize,
@@ -73,7 +73,7 @@ pub(super) struct Seen {
     large: u32,
 }
 
-/// What the time after a large request is shared by.
+/// The weight that shares the time after a large request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Among {
     /// The group's members, each with clients.
@@ -135,7 +135,7 @@ impl Shares {
 }
 
 impl Connection {
-    /// What its next request counts for among the large ones; 0 when it is none of them.
+    /// The weight of its next request among the large ones; 0 when it is none of them.
     pub fn weight(&self) -> usize {
         let input = self.input.len();
         // One that is still arriving has nothing to wait for.
@@ -229,8 +229,8 @@ impl Gateway {
         }
     }
 
-    /// What a connection holds has changed: counts it, and drops the one that holds most when all
-    /// together hold more than they may.
+    /// The bytes that a connection holds have changed: counts them, and drops the connection that
+    /// holds most when all together hold more than they may.
     pub(super) fn count_input(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else {
             return;

@@ -97,7 +97,7 @@ fn snapshot_is_saved_where_files_have_one_name_only() {
             cluster: OF.0,
             mailer: mailer.clone(),
             begun: 0,
-            under_way: None,
+            in_progress: None,
             state: None,
             link: |_, _| Err(io::Error::from_raw_os_error(libc::EPERM)),
             warned: false,
@@ -303,7 +303,7 @@ fn unfinished_file_is_closed_and_deleted_when_given_up() {
         assert_eq!(snapshots.open.borrow().len(), 1);
     };
     begun(&mut snapshots, 1);
-    // What takes its place is written into the same file.
+    // Its replacement is written into the same file.
     begun(&mut snapshots, 2);
     assert_eq!(snapshots.read(id(1), 0, 4), None);
     snapshots.failed();
@@ -358,9 +358,9 @@ fn snapshot_that_cannot_be_read_back_is_not_saved() {
 
 /// Takes states that say "good" alone.
 #[derive(Default)]
-struct Good(Vec<u8>);
+struct Readable(Vec<u8>);
 
-impl StateCheck for Good {
+impl StateCheck for Readable {
     fn begin(&mut self) {
         self.0.clear();
     }
@@ -384,7 +384,7 @@ fn own_snapshot_whose_state_cannot_be_read_back_is_not_saved() {
     let path = directory.path().to_path_buf();
     let (mailbox, mailer) = mailbox();
     let mut snapshots = Snapshots::start(path, OF, true, mailer).expect("starts");
-    snapshots.check_states(Box::new(Good::default()));
+    snapshots.check_states(Box::new(Readable::default()));
     // A peer's is restored from as it is; its restore finds what is wrong with it.
     for (slot, state, fetched) in [(1, "bad", false), (2, "good", false), (3, "bad", true)] {
         snapshots.begin(id(slot), (fetched, true), 0);

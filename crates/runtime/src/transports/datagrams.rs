@@ -12,21 +12,22 @@
 //! of the node's control lane travel like this; a length of zero ends a datagram.
 //!
 //! A frame that is too long for a datagram goes by the connection, and takes thousands of times as
-//! long. What is sent behind it would overtake it, and its receiver would take it for lost and have
+//! long. Frames sent behind it would overtake it, and its receiver would take it for lost and have
 //! it sent again. So a datagram tells how many frames went by the connection before it, and waits
 //! for them where it arrives.
 
 use quintet_replica::{Bytes, Frame};
 
-/// What a datagram begins with: where its frames begin.
+/// The length of a datagram's header: its frames begin there.
 pub(crate) const HEADER: usize = 40;
-/// What each frame takes beside its bytes.
+/// The overhead of each frame besides its bytes.
 const LENGTH: usize = 2;
 /// No datagram is longer, nor any limit.
 pub(crate) const BYTES_MAX: usize = 65_000;
 /// No limit is lower: every path carries as much.
 pub(crate) const BYTES_MIN: usize = 512;
-/// What a datagram has on the wire beside its bytes: addresses of the longer kind, and ports.
+/// The overhead of a datagram on the wire besides its bytes: addresses of the longer kind, and
+/// ports.
 pub(crate) const ENVELOPE: usize = 48;
 
 const MAGIC: [u8; 4] = *b"QTD\x02";
@@ -151,7 +152,7 @@ fn close(bytes: &mut [u8], token: u128, number: u64, behind: u64) {
     bytes[4..8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What a datagram's checksum must be.
+/// The right checksum of a datagram.
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[8..]) as u32
 }
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_point_beyond_end_are_refused_though_checksum_is_right() {
+    fn lengths_beyond_end_are_rejected_despite_valid_checksum() {
         let mut bytes = packed(&[vec![1; 40]], 1_400).remove(0);
         for length in [41u16, 4_000, u16::MAX] {
             bytes[HEADER..HEADER + 2].copy_from_slice(&length.to_le_bytes());

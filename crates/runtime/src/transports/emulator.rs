@@ -29,8 +29,8 @@ pub(crate) struct Held {
     pub loose: bool,
     pub header: [u8; HEADER],
     pub frame: Frame,
-    /// It goes on one that was begun: the header is gone already.
-    pub goes_on: bool,
+    /// It is a later part of a frame: the header has been sent already.
+    pub continues: bool,
 }
 
 /// The parts of a frame, none longer than [`PART`].
@@ -81,7 +81,7 @@ impl Emulator {
         for (number, part) in parts(&held.frame).enumerate() {
             let part = Held {
                 frame: part.into(),
-                goes_on: number > 0,
+                continues: number > 0,
                 ..held
             };
             self.hold_part(part, now);
@@ -93,7 +93,8 @@ impl Emulator {
         let length = HEADER + held.frame.len();
         let to = held.to.index();
         let lane = held.lane as usize;
-        // One that never arrives is dropped here; whoever relies on it must notice by itself.
+        // A frame that never arrives is dropped here; a protocol that relies on it must notice by
+        // itself.
         let arrival = match held.loose {
             true => (self.departures).depart_loose(Time(run), held.to.0, length),
             false => (self.departures).depart(Time(run), held.to.0, lane, length),
@@ -156,7 +157,7 @@ mod tests {
             lane,
             loose: false,
             header: [0; HEADER],
-            goes_on: false,
+            continues: false,
             frame: Frame::from(Bytes::copy_from_slice(&[byte; 88])),
         }
     }

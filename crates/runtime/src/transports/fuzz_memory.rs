@@ -10,9 +10,9 @@ use super::{
 use quintet_replica::{Bytes, Lane, Reader};
 use std::sync::{Arc, atomic::Ordering};
 
-/// A writer of shared memory that has lost its way, or was stopped in the middle of something:
-/// the bytes say what stands in the words and when the other ends look. Who reads and who writes
-/// beside it takes what can be, and says of everything else that it cannot.
+/// A writer of shared memory that has lost its way, or was stopped in the middle of something: the
+/// bytes say what stands in the words and when the other ends look. A reader and a writer beside it
+/// accept valid words, and report an error for everything else.
 pub(crate) fn run(bytes: &[u8]) {
     let Ok((segment, _file, _token)) = Segment::create(1) else {
         return;

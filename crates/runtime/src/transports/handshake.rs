@@ -46,7 +46,7 @@ const LABEL: &[u8] = b"quintet peers v5";
 
 pub(crate) type Nonce = [u8; NONCE];
 
-/// What a packet is. 1 and 2 were the hello and the refusal of format 1.
+/// The kind of a packet. 1 and 2 were the hello and the refusal of format 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Challenge = 3,
@@ -103,7 +103,8 @@ impl Role {
     }
 }
 
-/// What a member, or a frontend outside of members, tells of itself once both sides are proven.
+/// The description that a member, or a frontend outside of members, gives of itself once both sides
+/// are proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerIdentity {
     pub cluster: ClusterId,
@@ -220,13 +221,13 @@ fn digest(key: &[u8], parts: &[&[u8]]) -> [u8; TAG] {
     hmac(key, parts).finalize().into_bytes().into()
 }
 
-/// What peers prove that they know.
+/// The knowledge that peers prove to each other.
 #[derive(Clone)]
 pub(crate) struct PeerKey([u8; 32]);
 
 impl PeerKey {
     /// The key of a cluster. Without a secret it is made from the cluster's id: that keeps clusters
-    /// apart and authenticates nobody.
+    /// apart and does not authenticate peers.
     pub fn new(secret: &[u8; 32], cluster: ClusterId) -> Self {
         if *secret == [0; 32] {
             let cluster = cluster.0.to_le_bytes();
@@ -242,7 +243,7 @@ impl fmt::Debug for PeerKey {
     }
 }
 
-/// What the two sides of one connection share, and nobody who has only listened to it.
+/// The secret that the two sides of one connection share. A listener does not have it.
 #[derive(Clone)]
 pub(crate) struct LinkKey {
     key: [u8; TAG],
@@ -513,14 +514,14 @@ enum State {
     Open,
 }
 
-/// What has come of the other side's bytes.
+/// The received part of the other side's bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// These go back.
     Send(Vec<u8>),
     /// The other side is proven; these go back, if any, and this side's identity may follow them.
     Proven(Vec<u8>),
-    /// What the proven other side tells of itself.
+    /// The description of the proven other side.
     Identity(PeerIdentity),
     /// The proven other side does not want this connection.
     Refusal(Refusal),
@@ -738,7 +739,7 @@ impl PeerIdentity {
     /// Whether what the other side tells fits to this side: the part that needs no memory.
     ///
     /// # Errors
-    /// What does not fit, from this side's point of view.
+    /// Returns the difference, from this side's point of view.
     pub fn check(&self, theirs: &Self) -> Result<(), Refusal> {
         if theirs.cluster != self.cluster {
             let (ours, theirs) = (self.cluster, theirs.cluster);
@@ -756,7 +757,7 @@ impl PeerIdentity {
                 me.0, theirs.to.0
             ));
         }
-        // Who is in another epoch is told of the newest one over the link.
+        // A peer in another epoch is told of the newest one over the link.
         if theirs.epoch == self.epoch && theirs.protocol != self.protocol {
             let (ours, theirs) = (&self.protocol, &theirs.protocol);
             return refuse(format!(

@@ -179,7 +179,7 @@ fn other_formats_are_named() {
         error.to_string(),
         "format version mismatch: ours 11, theirs 1"
     );
-    // What a program of another format answers, with the same beginning.
+    // The answer of a program of another format, with the same beginning.
     let mut answer = Handshake::denied();
     answer[8] = 12;
     assert_eq!(initiator.advance(&answer), Err(HandshakeError::Format(12)));
@@ -214,7 +214,7 @@ fn cluster_without_secret_is_kept_apart_by_its_id() {
 }
 
 #[test]
-fn nothing_is_told_before_the_other_side_is_proven() {
+fn identity_is_sent_only_after_proof_of_peer() {
     let (initiator, mut acceptor, challenge) = sides([7, 7]);
     take(&mut acceptor, &challenge);
     let refusal = Refusal {
@@ -317,7 +317,7 @@ fn every_mismatch_is_named_with_both_sides() {
     assert!(reason(|it| it.from = Peer::Replica(ReplicaId(3))).contains("not a member"));
 }
 
-/// What is also fuzzed: good packets of another key, cut, changed and in any state.
+/// Inputs that are also fuzzed: good packets of another key, cut, changed and in any state.
 #[test]
 fn stranger_proves_nothing_in_any_state() {
     let samples = crate::fuzzing::handshake_samples();

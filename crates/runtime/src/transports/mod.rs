@@ -5,10 +5,10 @@
 //!                                           Arrival::Link: up, room, reset, down
 //! ```
 //!
-//! What connections promise: frames of one lane and link arrive whole, in order, at most once; a
-//! frame that is lost takes the link with it, so that nothing is lost silently; frames of an older
-//! link never arrive after the newer one is up. Datagrams promise only the last: frames arrive
-//! whole, or not at all, or twice, in any order. They are for protocols that do not need streams
+//! Connections promise that frames of one lane and link arrive whole, in order, at most once. A
+//! lost frame takes the link with it, so that nothing is lost silently. Frames of an older link
+//! never arrive after the newer one is up. Datagrams promise only the last: frames arrive whole, or
+//! not at all, or twice, in any order. They are for protocols that do not need streams
 //! ([`quintet_replica::Protocol::NEEDS_STREAMS`]). Shared memory promises what connections do, and
 //! that what was put before a frame was queued has arrived when the frame does.
 
@@ -28,7 +28,7 @@ pub(crate) mod tcp;
 use handshake::JoinRequest;
 use quintet_replica::{Boot, Bytes, Link, Peer, ReplicaId};
 
-/// What a transport hands to the event loop, in order.
+/// An event of a transport for the event loop, in order.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Frame(Peer, Bytes),

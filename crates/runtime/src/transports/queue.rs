@@ -40,7 +40,7 @@ pub(super) enum Kind {
     Lent = 2,
 }
 
-/// What the checksum of a frame begins with.
+/// The beginning of a frame's checksum.
 const fn salt(lane: Lane, kind: Kind) -> u8 {
     lane as u8 | (kind as u8) << 7
 }
@@ -70,7 +70,7 @@ fn header_with(lane: Lane, kind: Kind, length: usize, checksum: u32) -> [u8; HEA
     header
 }
 
-/// What waits to be written.
+/// The bytes that wait to be written.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     parts: VecDeque<Bytes>,
@@ -187,7 +187,7 @@ struct Large {
     checksum: u32,
 }
 
-/// What has been read and not yet been handed on.
+/// The bytes that have been read and not yet been handed on.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     bytes: BytesMut,
@@ -196,7 +196,7 @@ pub(super) struct Incoming {
     memory: bool,
 }
 
-/// What one read brought.
+/// The result of one read.
 pub(super) enum Got {
     /// This many bytes; true when more may be there.
     Bytes(usize, bool),

@@ -198,7 +198,7 @@ impl MemberLink {
     }
 }
 
-/// What is shown of a link.
+/// The state of a link, for users.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkReport {
     pub name: String,
@@ -222,7 +222,7 @@ pub(crate) struct LinkReport {
     pub datagrams_lost: u64,
 }
 
-/// What the transport counts.
+/// The counters of the transport.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TcpCounters {
     pub frames_in: u64,
@@ -242,7 +242,7 @@ pub(crate) struct Tcp {
     key: PeerKey,
     complaints: Complaints,
     connections_made: u64,
-    /// None of a frontend, which dials everybody and whom nobody dials.
+    /// None of a frontend, which dials all members and which no member dials.
     id: Option<ReplicaId>,
     data: Option<Arc<Mutex<Data>>>,
     registry: Registry,
@@ -384,7 +384,7 @@ impl Tcp {
         self.counters
     }
 
-    /// What came in since it was last taken, in order.
+    /// The next arrival, in order.
     pub fn take_arrival(&mut self) -> Option<Arrival> {
         self.arrivals.pop_front()
     }
@@ -487,7 +487,7 @@ impl Tcp {
         }
     }
 
-    /// The one place that every frame passes on its way out.
+    /// The one place through which every frame leaves.
     fn queue_frame(&mut self, index: usize, header: &[u8; HEADER], frame: &Frame, now: Time) {
         let Some(connection) = &mut self.connections[index] else {
             return;
@@ -504,7 +504,7 @@ impl Tcp {
                     loose,
                     header: *header,
                     frame: frame.clone(),
-                    goes_on: false,
+                    continues: false,
                 };
                 emulator.hold(held, now);
                 return;
@@ -535,7 +535,7 @@ impl Tcp {
                 && link.up
                 && link.session == held.session
             {
-                let header = (!held.goes_on).then_some(&held.header);
+                let header = (!held.continues).then_some(&held.header);
                 self.push_frame(index, header, &held.frame);
             }
         }
@@ -936,7 +936,7 @@ impl Tcp {
                 continue;
             };
             if let Some(connection) = &mut self.connections[index] {
-                // A refusal under way still goes out.
+                // A refusal in progress still goes out.
                 if connection.stage == Stage::Closing {
                     continue;
                 }

@@ -418,12 +418,12 @@ fn frames_over_an_emulated_link_arrive_whole_and_in_order() {
     until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 50);
     let order: Vec<u8> = b.frames.iter().map(|(_, frame)| frame[0]).collect();
     assert_eq!(order, (0..50).collect::<Vec<u8>>());
-    // But for a question about clocks that may be under way.
+    // But for a question about clocks that may be in progress.
     assert!(a.tcp.room(ReplicaId(1)).abs_diff(room) < 100);
 }
 
 #[test]
-fn sign_of_life_comes_while_a_long_frame_does_and_not_for_ever() {
+fn long_frame_counts_as_heartbeat_for_limited_time() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});
     until("up", &mut [&mut a, &mut b], |s| {
@@ -457,7 +457,7 @@ fn sign_of_life_comes_while_a_long_frame_does_and_not_for_ever() {
 }
 
 #[test]
-fn a_broken_link_is_reset_and_made_anew() {
+fn broken_link_is_reset_and_made_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});
     until("up", &mut [&mut a, &mut b], |s| {
@@ -506,7 +506,7 @@ fn mismatches_are_told_to_both_sides_and_no_link_comes_up() {
 }
 
 #[test]
-fn a_peer_that_lost_its_directory_is_told_to_stop_whoever_dials() {
+fn peer_without_directory_is_stopped_from_either_side() {
     for wiped_id in [0, 1] {
         let directory = tempfile::tempdir().expect("a directory");
         let (mut a, mut b) = pair(directory.path(), |_| {});
@@ -587,7 +587,7 @@ fn frames_of_any_lane_take_room_that_is_told_when_all_have_gone() {
 }
 
 #[test]
-fn a_full_queue_takes_the_link_down_instead_of_losing_one_frame() {
+fn full_queue_takes_the_link_down_instead_of_losing_one_frame() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});
     until("up", &mut [&mut a, &mut b], |s| {
@@ -637,7 +637,7 @@ fn peers_tell_how_their_clocks_stand_to_each_other() {
 }
 
 #[test]
-fn a_frontend_links_itself_to_every_member_and_gets_answers_and_clocks() {
+fn frontend_links_to_all_members_and_gets_answers_and_clocks() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});
     let id = FrontendId(77);
@@ -677,7 +677,7 @@ fn known_all(side: &Side) -> bool {
 }
 
 #[test]
-fn a_frontend_without_the_secret_is_refused() {
+fn frontend_without_the_secret_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, b) = pair(directory.path(), |_| {});
     let name = a.address().to_string();
@@ -696,7 +696,7 @@ fn a_frontend_without_the_secret_is_refused() {
 }
 
 #[test]
-fn a_frontend_on_the_bulk_lane_is_refused() {
+fn frontend_on_the_bulk_lane_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, b) = pair(directory.path(), |_| {});
     let told = PeerIdentity {
@@ -718,7 +718,7 @@ fn a_frontend_on_the_bulk_lane_is_refused() {
 }
 
 #[test]
-fn a_remote_frontend_is_linked_answered_and_told_down() {
+fn remote_frontend_is_linked_answered_and_told_down() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, b) = pair(directory.path(), |_| {});
     let id = FrontendId(77);

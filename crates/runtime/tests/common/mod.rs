@@ -116,7 +116,7 @@ pub struct Cluster {
 }
 
 /// Long enough for everything that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How replicas of a test divide their work where it is not the test's subject: as the program
 /// would be told by its environment.
@@ -227,7 +227,7 @@ impl Cluster {
                 return;
             }
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < TIMEOUT,
                 "replica {id} never had {what}: {status:#?}"
             );
             std::thread::sleep(Duration::from_millis(5));

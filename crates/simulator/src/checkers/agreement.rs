@@ -74,7 +74,7 @@ impl Agreement {
 }
 
 impl Agreement {
-    /// What was executed at a position, if anybody was seen to execute it.
+    /// The batch executed at a position, if a replica was seen to execute it.
     #[must_use]
     pub fn at(&self, position: u64) -> Option<(CommandTime, &[Applied])> {
         let index = usize::try_from(position.checked_sub(1)?).ok()?;

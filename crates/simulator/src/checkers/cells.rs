@@ -31,7 +31,7 @@ use std::hash::Hash;
 pub trait Model {
     /// The state of one key.
     type State: Clone + Eq + Hash;
-    /// What is asked together with what was answered; an uncertain operation has no answer.
+    /// A request together with its answer; an uncertain operation has no answer.
     type Step;
     /// The state of a key that nothing was done to.
     fn initial(&self) -> Self::State;
@@ -49,14 +49,14 @@ pub struct Interval<S> {
     pub invoked: u64,
     /// When it was answered; `None` for an uncertain one.
     pub completed: Option<u64>,
-    /// What it was.
+    /// The operation.
     pub step: S,
     /// Where it may stand among those that change something; operations with smaller hints are
     /// tried first.
     pub hint: u64,
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is an order that explains all answers.

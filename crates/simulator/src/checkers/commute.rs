@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_touches_everything_conflicts_with_every_write() {
+    fn whole_state_footprint_conflicts_with_every_write() {
         let of = |keys: &[(u64, Access)], everything| Footprint {
             keys: keys.to_vec(),
             everything,

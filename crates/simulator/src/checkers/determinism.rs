@@ -7,7 +7,7 @@
 
 use super::Violation;
 
-/// What a run left behind.
+/// The traces of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// A hash over all that happened.

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use quintet_replica::SessionId;
 use std::fmt::Debug;
 
-/// What the agreed order has executed.
+/// The items that the agreed order has executed.
 #[derive(Debug, Default)]
 pub struct ExactlyOnce {
     /// By operation number: where it was executed, 0 for not yet.
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_called_failed_must_not_be_executed() {
+    fn failed_operation_must_not_be_executed() {
         let mut history: History = History::default();
         let number = history.invoke(0, 0, Operation::Write(1));
         history.end(number, Fate::Failed);

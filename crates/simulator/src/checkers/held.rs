@@ -17,14 +17,14 @@ use hashbrown::HashSet;
 use quintet_replica::{CommandId, PersistId, SessionId};
 use std::collections::VecDeque;
 
-/// What one disk holds.
+/// The contents of one disk.
 #[derive(Debug, Default)]
 struct Disk {
     durable: HashSet<CommandId, FixedState>,
     pending: VecDeque<(PersistId, Vec<CommandId>)>,
 }
 
-/// What each disk holds of what clients asked for.
+/// The clients' requests on each disk.
 #[derive(Debug)]
 pub struct Held {
     disks: Vec<Disk>,

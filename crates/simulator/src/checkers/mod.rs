@@ -1,4 +1,4 @@
-//! What must hold, one file per property.
+//! The required properties, one file each.
 //!
 //! ```text
 //!   executions of every replica ──► agreement, state_hash, exactly_once, digests
@@ -36,7 +36,7 @@ pub mod state_hash;
 pub struct Violation {
     /// Which property.
     pub property: &'static str,
-    /// What was seen.
+    /// The observation.
     pub what: String,
 }
 

@@ -19,7 +19,7 @@ pub struct PastSeal {
 }
 
 impl PastSeal {
-    /// What the node of replica `by` tells of the end of its epoch.
+    /// Checks the report of replica `by` about the end of its epoch.
     ///
     /// # Errors
     /// When that is told too early, or differently elsewhere, or something was executed behind it.
@@ -63,7 +63,7 @@ impl PastSeal {
         self.of(epoch).executed(by, position)
     }
 
-    /// How an epoch has ended, once somebody has told it.
+    /// The end of an epoch, once a replica has reported it.
     #[must_use]
     pub fn seal(&self, epoch: EpochNumber) -> Option<&Seal> {
         self.epochs.get(&epoch)?.seal()
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn one_final_end_with_nothing_behind_it_passes_and_all_else_is_seen() {
+    fn single_final_end_passes_and_other_ends_are_violations() {
         let mut checker = OneEpoch::default();
         assert_eq!(checker.executed(0, 4), Ok(()));
         assert!(

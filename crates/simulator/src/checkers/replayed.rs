@@ -71,7 +71,7 @@ pub fn check(
                 reply: &reply,
             })?;
         }
-        // A hole in the order: nobody that is watched executed it. What follows cannot be known.
+        // A hole in the order: no watched replica executed it. The following positions are unknown.
         let Some((time, commands)) = order.at(last + 1) else {
             return Ok(last);
         };
@@ -129,7 +129,7 @@ mod tests {
         encode_command(number, 0, operation).to_vec()
     }
 
-    /// What a replica did with operations 0 and 1, and a read after the first.
+    /// The results of operations 0 and 1 at a replica, and a read after the first.
     fn watched() -> (Agreement, StateHash, Vec<(u16, Queried)>) {
         let mut machine = Registers::new(1, 0, 100);
         let (mut order, mut states) = (Agreement::default(), StateHash::default());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_replica_did_is_what_a_fresh_machine_does() {
+    fn executions_of_replica_match_fresh_machine() {
         let (order, states, queries) = watched();
         assert_eq!(verdict(&order, &states, &queries), Ok(3));
     }

@@ -1,15 +1,15 @@
-//! What was executed before it was final, kept until it is: only then is it compared with others.
+//! Executions before they are final, kept until they are: only then are they compared with others.
 //!
 //! ```text
 //!   executed ──► held, by slot ──► stable as far as here ──► agreement, state hashes
-//!                   └── undone ──► forgotten: nobody was to rely on it
+//!                   └── undone ──► dropped: no replica was to rely on it
 //! ```
 
 use crate::machine::{Executed as Recorded, Queried};
 use quintet_replica::{EpochNumber, Slot};
 use std::collections::VecDeque;
 
-/// What was executed in one go, and the state after it.
+/// The batches executed in one go, and the state after them.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The epoch that the replica was in behind it.
@@ -21,7 +21,7 @@ pub struct Run {
     /// The hash of the whole state behind it. None where more of a state is yet to come: while what
     /// followed a snapshot is executed, and when a replica boots from such a one.
     pub state: Option<u128>,
-    /// What was read there; answered when it is final, and never if it is undone.
+    /// The reads there; answered when it is final, and never if it is undone.
     pub queries: Vec<Queried>,
 }
 
@@ -32,9 +32,9 @@ pub struct Speculated {
 }
 
 impl Speculated {
-    /// A run that ended at its slot. What was held above it is not there any more, nor what was held
-    /// of the slots that it executed. One that executed nothing, such as the beginning of an epoch,
-    /// leaves what ended at its slot.
+    /// A run that ended at its slot. Runs held above it are not there any more, nor those of the
+    /// slots that it executed. One that executed nothing, such as the beginning of an epoch, leaves
+    /// what ended at its slot.
     pub fn executed(&mut self, run: Run) {
         let first = run.record.iter().find_map(|recorded| match recorded {
             Recorded::Batch { position, .. } => Some(*position),
@@ -60,7 +60,7 @@ impl Speculated {
         self.held.retain(|held| held.slot <= stable);
     }
 
-    /// What was read behind the last run; given back when nothing of it is held any more.
+    /// The reads behind the last run; given back when no run is held any more.
     #[must_use]
     pub fn read(&mut self, queries: Vec<Queried>) -> Vec<Queried> {
         match self.held.back_mut() {

@@ -1,4 +1,4 @@
-//! Who plays what: leaders, members, heads and tails of whatever protocol is on the stage.
+//! The roles: leaders, members, heads and tails of whatever protocol is on the stage.
 
 use super::Skip;
 use crate::{
@@ -15,7 +15,7 @@ pub(super) fn open(setting: Setting) -> Stage {
     stage
 }
 
-/// The orderer; the first of the route where nobody says so.
+/// The orderer; the first of the route if no replica reports itself as one.
 pub(super) fn leader(stage: &Stage) -> usize {
     stage.leader().unwrap_or_else(|| stage.route()[0])
 }
@@ -24,7 +24,7 @@ pub(super) fn leader(stage: &Stage) -> usize {
 pub(super) fn member(stage: &Stage) -> Result<usize, Skip> {
     let leader = leader(stage);
     let mut others = stage.up().into_iter().rev().filter(|host| *host != leader);
-    others.next().ok_or(Skip("there is nobody but the leader"))
+    others.next().ok_or(Skip("there is only the leader"))
 }
 
 /// The replica, if the protocol can do without it.

@@ -58,7 +58,7 @@ fn serve(stage: &mut Stage, replicas: &[usize], number: EpochNumber) {
 }
 
 /// New commands and reads are answered at every replica that runs.
-fn goes_on(stage: &mut Stage) {
+fn continues(stage: &mut Stage) {
     let mut numbers = Vec::new();
     for replica in stage.up() {
         for (level, operation) in [
@@ -81,7 +81,7 @@ fn start(stage: &mut Stage, replicas: &[usize], number: EpochNumber) {
     stage.until("those that came back vote", |stage| {
         replicas.iter().all(|replica| stage.votes(*replica))
     });
-    goes_on(stage);
+    continues(stage);
 }
 
 /// Ends the epoch under load while the replica that offers it dies.
@@ -116,7 +116,7 @@ fn follows(
         }
         start(&mut stage, &all, SECOND_EPOCH);
     } else {
-        // One that has forgotten takes part again, so that others may be lost.
+        // One that has lost its state takes part again, so that others may be lost.
         for replica in all.clone() {
             if cast::dispensable(&stage, replica).is_ok() {
                 stage.crash(replica);
@@ -126,7 +126,7 @@ fn follows(
         }
     }
     change(&mut stage, &all, SECOND_EPOCH);
-    goes_on(&mut stage);
+    continues(&mut stage);
     stage.final_phase();
     Ok(())
 }
@@ -180,7 +180,7 @@ fn laggard_comes_into(setting: Setting, down: bool, epochs: u64) -> Result<(), S
         stage.heal();
     }
     serve(&mut stage, &[replica], EpochNumber(epochs + 1));
-    goes_on(&mut stage);
+    continues(&mut stage);
     let followed = stage.marked("epoch followed");
     assert!(followed > 0, "it has missed the end");
     stage.final_phase();
@@ -219,7 +219,7 @@ pub(super) fn switch_to_every_other(setting: Setting) -> Result<(), Skip> {
             let all = stage.up();
             serve(&mut stage, &all, EpochNumber(number + 1));
             stage.until("the load is answered", |stage| stage.answered(&numbers));
-            goes_on(&mut stage);
+            continues(&mut stage);
         }
         stage.final_phase();
     }
@@ -263,7 +263,7 @@ pub(super) fn lost_replica_is_replaced(setting: Setting) -> Result<(), Skip> {
         stage.join(lost, others[0]);
         let all: Vec<usize> = (0..stage.hosts.len()).collect();
         serve(&mut stage, &all, number);
-        goes_on(&mut stage);
+        continues(&mut stage);
         // Clients of the one that died are not answered any more.
         stage.until("the load is over", Stage::quiet);
         assert!(!numbers.is_empty());
@@ -303,7 +303,7 @@ pub(super) fn members_come_and_go(mut setting: Setting) -> Result<(), Skip> {
             let why = removed.halted.clone().unwrap_or_default();
             assert!(why.contains("no member any more since epoch"), "{why}");
         }
-        goes_on(stage);
+        continues(stage);
         // Each replica that the protocol can do without may be lost, old or new.
         for replica in 0..members {
             if cast::dispensable(stage, replica).is_ok() {
@@ -336,7 +336,7 @@ fn grow(stage: &mut Stage, number: &mut EpochNumber) {
     stage.join(new[0], members[0]);
     serve(stage, &new, *number);
     stage.until("the load is answered", |stage| stage.answered(&numbers));
-    goes_on(stage);
+    continues(stage);
 }
 
 /// Fewer members; those that stay keep their numbers, and those that do not are told so.
@@ -354,7 +354,7 @@ fn shrink(stage: &mut Stage, number: &mut EpochNumber, gone: &[usize]) {
         let up = stage.up();
         gone.iter().all(|replica| !up.contains(replica))
     });
-    goes_on(stage);
+    continues(stage);
     // One that was removed and starts again is told so, too.
     for replica in gone {
         stage.start(*replica);
@@ -649,7 +649,7 @@ pub(super) fn state_saved_ahead_leads_into_the_next_epoch(
         }
         start(&mut stage, &all, next);
         stage.until("the load is over", Stage::quiet);
-        // Nobody is waited for that is not ready.
+        // The stage does not wait for replicas that are not ready.
         stage.talk(1);
     }
     assert!(stage.marked("state restored that was saved ahead") > 0);
@@ -753,7 +753,7 @@ pub(super) fn first_state_that_could_not_be_saved_is_saved_later(
     Ok(())
 }
 
-/// What clients send asks for the end of the epoch: nobody orders it, and the others continue.
+/// Clients send requests to end the epoch: no replica orders them, and the others continue.
 pub(super) fn clients_cannot_end_the_epoch(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
     stage.forge_seals = true;
@@ -774,7 +774,7 @@ pub(super) fn clients_cannot_end_the_epoch(setting: Setting) -> Result<(), Skip>
     Ok(())
 }
 
-#[cfg(all(test, feature = "plant"))]
+#[cfg(all(test, feature = "bugs"))]
 mod tests {
     use super::*;
     use crate::panics;
@@ -786,13 +786,11 @@ mod tests {
         found_by(protocol, bug, epochs_follow_each_other)
     }
 
-    /// What the scenario says of a protocol with this bug, in one of its settings.
+    /// The scenario's report of a protocol with this bug, in one of its settings.
     fn found_by(protocol: &str, bug: &str, scenario: Scenario) -> String {
         for durability in [Durability::Memory, Durability::Disk] {
             let mut setting = Setting::new(*find(protocol).expect("registered"), 3, durability);
-            setting
-                .options
-                .push((String::from("plant"), bug.to_owned()));
+            setting.options.push((String::from("bug"), bug.to_owned()));
             let played = panics::catch(|| {
                 let _ = scenario(setting);
             });

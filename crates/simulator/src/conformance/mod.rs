@@ -8,8 +8,8 @@
 //!                                     the history is linearizable, acknowledged is durable
 //! ```
 //!
-//! No scenario knows a protocol by name. What it needs to know it asks: who leads (roles in the
-//! field's words, the newest route), which set may be lost (`viable`), what the transport must
+//! No scenario knows a protocol by name. It asks for the facts that it needs: who leads (roles in
+//! the field's words, the newest route), which set may be lost (`viable`), what the transport must
 //! promise. A protocol that is registered as stable must pass them all; for one that is not, a
 //! scenario that fails is told and forgiven, so that it can be built in the open.
 
@@ -46,7 +46,7 @@ enum With {
 pub struct Scenario {
     /// Its name; the test's name is `conformance::PROTOCOL::NAME`.
     pub name: &'static str,
-    /// What happens and what must hold, in one line.
+    /// The events and the required property, in one line.
     pub about: &'static str,
     replicas: &'static [usize],
     with: With,
@@ -108,9 +108,9 @@ scenarios! {
     network::lost_majority_acknowledges_nothing [3, 5] Both
         "without a viable set no write is acknowledged; healed, each happened once or never";
     network::liveness_after_healing [3, 5] Both
-        "everybody is cut off from everybody for long; then all goes on";
+        "everybody is cut off from everybody for long; then all continues";
     crashes::leader_crash [3, 5, 7] Both
-        "whoever orders dies under load; the others go on, and it comes back";
+        "the replica that orders dies under load; the others continue, and it comes back";
     crashes::member_crash [3, 5] Both
         "one that does not lead dies under load and comes back";
     crashes::head_crash [3, 5] Both
@@ -126,22 +126,22 @@ scenarios! {
     crashes::stopped_leader_hands_over [3, 5] Both
         "a leader that is asked to stop hands over and goes";
     crashes::pause_and_resume [3, 5] Both
-        "each replica stands still for seconds and goes on as if nothing had been";
+        "each replica stands still for seconds and continues as if nothing had been";
     storage::total_restart_from_disk [1, 3, 5] Disk
         "all die at once with what was not durable; all that was acknowledged is there";
     storage::memory_rejoin [3, 5] Memory
-        "a replica that forgot takes part again, and then others may be lost";
-    storage::laggard_catches_up_while_writes_go_on_and_logs_are_short [3] Both
+        "a replica that lost its state takes part again, and then others may be lost";
+    storage::laggard_catches_up_under_load_with_short_logs [3] Both
         "a state that takes longer to fetch than a log reaches back, under writes that never stop";
     storage::laggard_catches_up_when_restoring_outlasts_the_log [3] Both
         "a state that takes longer to restore than a log reaches back, under writes that never stop";
     storage::lagging_replica_past_a_trimmed_log [3, 5] Both
         "a replica that missed more than logs keep gets the state";
     storage::snapshot_under_load [1, 3] Both
-        "snapshots are taken all the time; restarts go on from them";
+        "snapshots are taken all the time; restarts continue from them";
     storage::restart_in_the_middle_of_a_snapshot [3] Disk
         "a replica dies at many moments around a snapshot and starts again";
-    storage::replica_with_a_damaged_journal_holds_nobody_up [3, 5] Disk
+    storage::replica_with_a_damaged_journal_delays_no_other [3, 5] Disk
         "all die, and one lost its journal: the others serve before it has its large state";
     storage::slow_disks [3, 5] Disk
         "one disk does nothing for seconds; nothing is acknowledged too early";
@@ -150,9 +150,9 @@ scenarios! {
     reads::no_stale_read_when_cut_off [3, 5] Both
         "a replica that is cut off answers no read from its past";
     reads::no_stale_read_after_a_pause [3, 5] Both
-        "a leader that stood still while others went on answers no read from its past";
+        "a leader that stood still while others continued answers no read from its past";
     reads::reads_in_a_change_of_leader [3, 5] Both
-        "reads go on while leaders die";
+        "reads continue while leaders die";
     sessions::exactly_once_across_retries [3, 5] Both
         "clients repeat everything, at other replicas, around crashes";
     sessions::retries_after_a_snapshot [3] Both
@@ -160,7 +160,7 @@ scenarios! {
     sessions::commuting_pairs_in_both_orders [3] Both
         "commands on different keys in both orders: the same replies, the same state";
     epochs::epochs_follow_each_other [3, 5] Both
-        "an epoch ends under load, and who offers that dies: all go on in the next";
+        "an epoch ends under load, and who offers that dies: all continue in the next";
     epochs::laggard_past_a_trimmed_log_comes_into_the_next_epoch [3] Both
         "epochs end while one is away for longer than logs reach back: it comes after";
     epochs::switch_to_every_other [3] Both
@@ -188,16 +188,16 @@ scenarios! {
     epochs::clients_wait_for_no_timer_when_an_epoch_begins [3] Both
         "an epoch begins, at one replica later than elsewhere: no client waits for a timer";
     epochs::clients_cannot_end_the_epoch [3] Both
-        "a client whose requests would end the epoch is not heard; the others go on";
+        "a client whose requests would end the epoch is not heard; the others continue";
     limits::slow_replica_isolated [3, 5] Both
-        "one replica's links and disk are a hundred times slower; the others go on";
+        "one replica's links and disk are a hundred times slower; the others continue";
     limits::one_slow_link [3, 5] Both
         "one direction of one link is a hundred times slower: clients elsewhere wait a bounded time";
     limits::bounded_memory [3] Both
         "under a long load with one replica away, journals and links stay bounded";
 }
 
-/// What a scenario gave for one setting.
+/// The result of a scenario for one setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Played {
     /// All held.
@@ -213,7 +213,7 @@ pub enum Played {
 pub struct Performance {
     /// For example `5 replicas, memory`.
     pub setting: String,
-    /// What it gave.
+    /// The result.
     pub played: Played,
 }
 
@@ -267,7 +267,7 @@ impl Scenario {
     }
 }
 
-/// What the kit says about one protocol.
+/// The kit's report of one protocol.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// Scenario and what it gave, in the order of [`SCENARIOS`].
@@ -275,7 +275,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// What failed, as `scenario, setting: what`.
+    /// The failures, as `scenario, setting: failure`.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();

@@ -68,7 +68,7 @@ pub(super) fn resets(setting: Setting) -> Result<(), Skip> {
 
 /// Writes somewhere until one is answered: the rest continues. The load may hang at those that are
 /// cut off.
-fn goes_on(stage: &mut Stage, at: &[usize]) {
+fn continues(stage: &mut Stage, at: &[usize]) {
     for host in at {
         let client = stage.client(Place::At(*host));
         let write = stage.ask(client, Level::Ordered, 5, Operation::Add(1));
@@ -95,7 +95,7 @@ pub(super) fn partition_full(setting: Setting) -> Result<(), Skip> {
             stage.load(6, 10);
             stage.run(MILLISECOND);
             stage.part(&lost, &left, resets);
-            goes_on(&mut stage, &left);
+            continues(&mut stage, &left);
             stage.run(3 * SECOND);
             stage.final_phase();
         }
@@ -155,7 +155,7 @@ fn shape(setting: &Setting, apart: impl Fn(usize, usize) -> bool, progress: bool
             stage.run(4 * SECOND);
             if progress {
                 // The first of the order reaches enough others, and so do its clients.
-                goes_on(&mut stage, &order[..1]);
+                continues(&mut stage, &order[..1]);
             }
             stage.final_phase();
         }
@@ -197,7 +197,7 @@ pub(super) fn lost_majority_acknowledges_nothing(setting: Setting) -> Result<(),
         .filter(|host| !lost.contains(host))
         .collect();
     let Some((alone, more)) = left.split_last() else {
-        return Err(Skip("the protocol needs nobody"));
+        return Err(Skip("the protocol needs no peer"));
     };
     lost.extend(more);
     if stage.expendable(&lost).len() == lost.len() {
@@ -206,7 +206,7 @@ pub(super) fn lost_majority_acknowledges_nothing(setting: Setting) -> Result<(),
     for a in 0..stage.hosts.len() {
         stage.isolate(a, false);
     }
-    // What was on its way before may still be answered; new commands may not.
+    // Commands that were in flight before may still be answered; new ones may not.
     stage.run(3 * SECOND);
     let client = stage.client(Place::At(*alone));
     let write = stage.ask(client, Level::Ordered, 2, Operation::Add(1));

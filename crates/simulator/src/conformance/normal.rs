@@ -10,7 +10,7 @@ pub(super) fn normal_case(setting: Setting) -> Result<(), Skip> {
     let numbers = stage.load(9, 20);
     stage.until("the load is answered", |stage| stage.answered(&numbers));
     stage.final_phase();
-    assert_eq!(stage.marked("state transfer"), 0, "nobody lagged");
+    assert_eq!(stage.marked("state transfer"), 0, "no replica lagged");
     Ok(())
 }
 

@@ -88,10 +88,10 @@ pub(super) fn laggard_catches_up_when_restoring_outlasts_the_log(
 ) -> Result<(), Skip> {
     // 32,768 turns, or 328 ms: some twenty times what the log holds.
     setting.restore_step = 256;
-    laggard_catches_up_while_writes_go_on_and_logs_are_short(setting)
+    laggard_catches_up_under_load_with_short_logs(setting)
 }
 
-pub(super) fn laggard_catches_up_while_writes_go_on_and_logs_are_short(
+pub(super) fn laggard_catches_up_under_load_with_short_logs(
     mut setting: Setting,
 ) -> Result<(), Skip> {
     cast::short_logs(&mut setting);
@@ -177,7 +177,7 @@ pub(super) fn snapshot_under_load(mut setting: Setting) -> Result<(), Skip> {
     Ok(())
 }
 
-pub(super) fn replica_with_a_damaged_journal_holds_nobody_up(
+pub(super) fn replica_with_a_damaged_journal_delays_no_other(
     mut setting: Setting,
 ) -> Result<(), Skip> {
     cast::short_logs(&mut setting);

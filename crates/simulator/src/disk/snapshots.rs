@@ -62,12 +62,14 @@ impl Disk {
     }
 
     /// Whether a snapshot is being written.
-    pub const fn snapshot_under_way(&self) -> bool {
+    pub const fn snapshot_in_progress(&self) -> bool {
         self.writing.is_some()
     }
 
     pub(super) fn keep_snapshot(&mut self, id: Executed) -> Option<(SnapshotInfo, bool)> {
-        let taken = self.writing.take_if(|(under_way, ..)| *under_way == id)?;
+        let taken = self
+            .writing
+            .take_if(|(in_progress, ..)| *in_progress == id)?;
         let (_, fetched, bytes) = taken;
         self.finishing = false;
         let length = bytes.len() as u64;
@@ -130,8 +132,8 @@ impl Disk {
         length: usize,
         now: Time,
     ) -> Option<Bytes> {
-        if let Some((under_way, true, written)) = &self.writing
-            && *under_way == id
+        if let Some((in_progress, true, written)) = &self.writing
+            && *in_progress == id
         {
             let from = usize::try_from(offset).ok()?.min(written.len());
             let end = written.len().min(from + length);

@@ -13,13 +13,13 @@
 //! as [`Node`](quintet_replica::Node)s; nothing is told to the protocol. See
 //! `docs/design/small-scopes.md` for what is bounded, and what the bounds leave out.
 
-mod seat;
+mod replica_state;
 mod show;
 mod world;
 
 use crate::{Campaign, CampaignError, checkers::Violation, machine::Operation};
 use quintet_replica::{Entry, Level};
-use seat::{Cast, Command, Wide};
+use replica_state::{Cast, Command, Wide};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashSet},
@@ -100,10 +100,10 @@ pub struct ExploreProgress {
     /// Worlds at this depth that wait.
     pub waiting: usize,
     /// States of single replicas.
-    pub seats: usize,
+    pub replica_states: usize,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct Exploration {
     /// The protocol.
@@ -117,7 +117,7 @@ pub struct Exploration {
     /// The longest of the shortest ways to them.
     pub depth: usize,
     /// States of single replicas among them.
-    pub seats: usize,
+    pub replica_states: usize,
     /// Whether all worlds of the scope were seen.
     pub complete: bool,
     /// Whether worlds were told apart by their state (`state`), or by what each replica has seen
@@ -127,7 +127,7 @@ pub struct Exploration {
     pub branches: BTreeMap<&'static str, u64>,
     /// How many worlds have that many commands answered.
     pub answered: Vec<usize>,
-    /// What does not hold, if something does not.
+    /// The violated property, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub violation: Option<String>,
     /// The shortest way to it, a line for each thing that happens.
@@ -175,7 +175,7 @@ impl Bounds {
     }
 }
 
-/// Searches all worlds of a scope. Of the campaign the protocol, its options and a injected bug
+/// Searches all worlds of a scope. Of the campaign the protocol, its options and an injected bug
 /// count; durability is `disk`.
 ///
 /// # Errors
@@ -292,7 +292,7 @@ pub(crate) fn explore_entry(
         states: search.found.len(),
         transitions: search.transitions,
         depth,
-        seats: search.cast.seats.len(),
+        replica_states: search.cast.replica_states.len(),
         complete: complete && violation.is_none(),
         told_apart_by: match search.cast.by_state {
             true => "state",
@@ -389,7 +389,7 @@ impl<'a> Search<'a> {
             transitions: self.transitions,
             depth,
             waiting,
-            seats: self.cast.seats.len(),
+            replica_states: self.cast.replica_states.len(),
         });
     }
 

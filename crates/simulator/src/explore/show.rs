@@ -1,7 +1,7 @@
 //! The shortest way to what does not hold, as lines and as a picture.
 
 use super::{
-    seat::{Cast, End},
+    replica_state::{Cast, End},
     world::{Action, World},
 };
 use crate::{

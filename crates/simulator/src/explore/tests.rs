@@ -7,7 +7,7 @@ use quintet_protocols::find;
 fn toy(bug: &str, bounds: Bounds) -> Exploration {
     let campaign = Campaign {
         protocol: String::from("toy"),
-        options: vec![("plant".to_string(), bug.to_string())],
+        options: vec![("bug".to_string(), bug.to_string())],
         ..Campaign::default()
     };
     let found = explore_entry(&campaign, Entry::of::<Toy>(), bounds, &mut |_| ());
@@ -25,7 +25,7 @@ fn one_crash() -> Bounds {
 }
 
 #[test]
-fn protocol_that_does_not_show_its_state_is_searched_by_what_its_replicas_have_seen() {
+fn protocol_without_fingerprint_is_searched_by_history() {
     let found = toy("none", one_crash());
     assert_eq!(found.violation, None, "{}", found.lines.join("\n"));
     assert!(found.complete && found.answered[1] > 0);
@@ -64,10 +64,10 @@ fn stale_read_is_found() {
     assert_eq!(toy("none", bounds).violation, None);
 }
 
-fn multipaxos(plant: Option<&str>) -> Campaign {
+fn multipaxos(bug: Option<&str>) -> Campaign {
     Campaign {
         options: vec![("pre_vote".to_string(), "false".to_string())],
-        plant: plant.map(ToString::to_string),
+        bug: bug.map(ToString::to_string),
         ..Campaign::default()
     }
 }
@@ -125,7 +125,7 @@ fn epoch_ends_in_every_world_of_a_small_scope_without_harm() {
     }
 }
 
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 #[test]
 fn epoch_that_begins_before_it_is_durable_is_found_by_a_search() {
     // With one crash the other replica still has the state, and by a timer they find that none has.
@@ -159,7 +159,7 @@ fn compare_ways(campaign: &Campaign, entry: Entry, bounds: Bounds) -> (u64, Opti
     let protocol = &campaign.protocol;
     assert!(failed.is_none(), "{protocol}: {failed:?}");
     assert!(search.cast.by_state, "{protocol} does not show its state");
-    let (worlds, states) = (search.found.len(), search.cast.seats.len());
+    let (worlds, states) = (search.found.len(), search.cast.replica_states.len());
     let (compared, differs) = search.cast.compare_ways();
     println!(
         "{protocol}: {worlds} worlds, depth {depth}, complete {complete}, {states} states of \
@@ -193,7 +193,7 @@ fn equal_hashes_have_one_future_in_every_protocol() {
 fn hash_that_leaves_something_out_is_found() {
     let campaign = Campaign {
         protocol: String::from("toy"),
-        options: vec![("plant".to_string(), "partial_hash".to_string())],
+        options: vec![("bug".to_string(), "partial_hash".to_string())],
         ..Campaign::default()
     };
     // Of five replicas, one acknowledgement besides the leader's own commits nothing.

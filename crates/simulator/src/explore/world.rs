@@ -1,13 +1,13 @@
-//! A world of the search: which seat each replica sits in, what is in progress, what clients saw.
+//! A world of the search: the state of each replica, what is in progress, what clients saw.
 //!
 //! ```text
-//!   words: seats · firings, crashes · decided · client events … · frames in progress …
+//!   words: states · firings, crashes · decided · client events … · frames in progress …
 //! ```
 //!
 //! A world is a row of numbers, the same for the same world however it was reached: frames that
 //! may overtake each other are sorted, and so are client events between which no real time passes.
 
-use super::seat::{Cast, End, Item, Move, Step};
+use super::replica_state::{Cast, End, Item, Move, Step};
 use crate::{
     checkers::{Violation, cells},
     history::{Fate, Recorded},
@@ -15,12 +15,12 @@ use crate::{
 use quintet_replica::{NodeState, ReplicaId, TimerKey};
 use std::sync::Arc;
 
-/// What follows from booting is over after that many steps.
+/// The limit of the steps that follow booting.
 const SETTLING_MAX: usize = 10_000;
 /// A client event is an ended command when this is set; then how it ended stands above.
 const ENDED: u32 = 1 << 7;
 
-/// What may happen next.
+/// The next possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// The frame at this place of those in progress arrives.
@@ -69,7 +69,7 @@ pub(super) struct World(Box<[u32]>);
 /// A world taken apart.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    pub seats: Vec<u32>,
+    pub replica_states: Vec<u32>,
     fired: u32,
     crashed: u32,
     sealed: u32,
@@ -120,7 +120,7 @@ impl World {
     pub fn first(cast: &mut Cast) -> (Self, Option<Violation>) {
         let replicas = cast.bounds.replicas as u16;
         let mut parts = Parts {
-            seats: (0..replicas).map(|id| cast.unborn(id)).collect(),
+            replica_states: (0..replicas).map(|id| cast.unborn(id)).collect(),
             fired: 0,
             crashed: 0,
             sealed: 0,
@@ -164,10 +164,10 @@ impl World {
 
     pub fn parts(&self, cast: &Cast) -> Parts {
         let replicas = cast.bounds.replicas;
-        let (seats, rest) = self.0.split_at(replicas);
+        let (replica_states, rest) = self.0.split_at(replicas);
         let events = rest[2] as usize;
         Parts {
-            seats: seats.to_vec(),
+            replica_states: replica_states.to_vec(),
             fired: rest[0] >> 16,
             sealed: rest[0] >> 8 & 0xff,
             crashed: rest[0] & 0xff,
@@ -207,34 +207,39 @@ impl World {
             }
             before = Some(*flight);
         }
-        for (id, seat) in parts.seats.iter().enumerate() {
-            let (id, seat) = (id as u16, &cast.seats[*seat as usize]);
-            if !seat.alive {
+        for (id, replica_state) in parts.replica_states.iter().enumerate() {
+            let (id, replica_state) = (id as u16, &cast.replica_states[*replica_state as usize]);
+            if !replica_state.alive {
                 actions.push(Action::Restart(id));
                 continue;
             }
-            let groups = seat.pending_groups();
+            let groups = replica_state.pending_groups();
             if groups > 0 {
                 actions.push(Action::Persist(id));
             }
-            if seat.saves() {
+            if replica_state.saves() {
                 actions.push(Action::Save(id));
             }
             if id == 0 && (parts.sealed as usize) < bounds.seals {
                 actions.push(Action::Seal);
             }
             if (parts.fired as usize) < bounds.timers {
-                actions.extend(seat.timers.iter().map(|key| Action::Fire(id, *key)));
+                actions.extend(
+                    replica_state
+                        .timers
+                        .iter()
+                        .map(|key| Action::Fire(id, *key)),
+                );
             }
             if (parts.crashed as usize) < bounds.crashes {
                 actions.extend((0..=groups).map(|kept| Action::Crash(id, kept)));
             }
         }
         for (number, command) in cast.commands.iter().enumerate() {
-            let seat = parts.seats[usize::from(command.at)];
+            let replica_state = parts.replica_states[usize::from(command.at)];
             let number = number as u8;
             let new = !parts.events.contains(&u32::from(number));
-            if new && cast.seats[seat as usize].alive {
+            if new && cast.replica_states[replica_state as usize].alive {
                 actions.push(Action::Submit(number));
             }
         }
@@ -289,9 +294,9 @@ impl World {
 
 impl Parts {
     fn living(&self, but: u16, cast: &Cast) -> Vec<u16> {
-        (0..self.seats.len() as u16)
+        (0..self.replica_states.len() as u16)
             .filter(|id| *id != but)
-            .filter(|id| cast.seats[self.seats[usize::from(*id)] as usize].alive)
+            .filter(|id| cast.replica_states[self.replica_states[usize::from(*id)] as usize].alive)
             .collect()
     }
 
@@ -307,14 +312,14 @@ impl Parts {
 
     /// Something happens to a replica, and what follows at once.
     fn happen(&mut self, id: u16, happens: Move, cast: &mut Cast) -> Result<(), Violation> {
-        let seat = self.seats[usize::from(id)];
-        let step: Arc<Step> = cast.step(seat, happens);
+        let replica_state = self.replica_states[usize::from(id)];
+        let step: Arc<Step> = cast.step(replica_state, happens);
         if let Some(violation) = &step.violation {
             return Err(violation.clone());
         }
-        self.seats[usize::from(id)] = step.next;
+        self.replica_states[usize::from(id)] = step.next;
         for sent in &step.sends {
-            let to = &cast.seats[self.seats[usize::from(sent.to)] as usize];
+            let to = &cast.replica_states[self.replica_states[usize::from(sent.to)] as usize];
             if to.alive && sent.to != id && sent.boot.is_none_or(|boot| boot == to.boot) {
                 self.flights.push(Flight {
                     from: id as u8,
@@ -407,16 +412,20 @@ impl Parts {
         let number = u64::from(command);
         let item = order.find(|item| item.commands.contains(&number));
         let position = item.map(|item| item.position);
-        let holds = |seat: &u32| cast.seats[*seat as usize].disk.holds(&payload, position);
-        let holders: Vec<bool> = self.seats.iter().map(holds).collect();
+        let holds = |replica_state: &u32| {
+            cast.replica_states[*replica_state as usize]
+                .disk
+                .holds(&payload, position)
+        };
+        let holders: Vec<bool> = self.replica_states.iter().map(holds).collect();
         let without: Vec<NodeState> = (holders.iter().enumerate())
             .map(|(id, holds)| NodeState {
                 id: ReplicaId(id as u16),
                 up: !holds,
-                forgot: false,
+                state_lost: false,
             })
             .collect();
-        if (cast.entry.viable)(self.seats.len(), &without) {
+        if (cast.entry.viable)(self.replica_states.len(), &without) {
             let on: Vec<usize> = (0..holders.len()).filter(|id| holders[*id]).collect();
             let what = format!(
                 "operation {command} is acknowledged and durable on replicas {on:?} alone: the \
@@ -436,7 +445,7 @@ impl Parts {
                 numbers.push(*event as u8);
                 history.push(Recorded {
                     client: *event as u16,
-                    key: super::seat::KEY,
+                    key: super::replica_state::KEY,
                     operation: cast.commands[*event as usize].operation,
                     invoked: ordinal,
                     fate: Fate::Open,
@@ -474,7 +483,7 @@ impl Parts {
         for run in self.events.chunk_by_mut(|a, b| (a & ENDED) == (b & ENDED)) {
             run.sort_unstable();
         }
-        let mut words = self.seats;
+        let mut words = self.replica_states;
         words.extend([
             self.fired << 16 | self.sealed << 8 | self.crashed,
             self.decided,

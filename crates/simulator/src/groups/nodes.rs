@@ -129,7 +129,7 @@ impl World {
         };
         let recovered = RecoveredBytes {
             first_boot,
-            forgot: lost,
+            state_lost: lost,
             promise: found.promise,
             checkpoint: None,
             records: if memory { Vec::new() } else { found.records },

@@ -6,7 +6,7 @@ use crate::{
     random::Random,
 };
 use quintet_replica::{
-    Bytes, ClockReading, ClusterId, Executed, GroupId, GroupIndex, Node, PersistId, Planted,
+    Bytes, ClockReading, ClusterId, Executed, GroupId, GroupIndex, Injected, Node, PersistId,
     ReplicaId, Slot, SnapshotInfo, Time, TimerKey, World, Write,
     journal::{Found, GroupEpoch, Identity, Journal, JournalError, JournalOrder},
 };
@@ -115,7 +115,7 @@ impl Process {
         cluster: ClusterId,
         node: ReplicaId,
         groups: &[GroupEpoch],
-        bug: Planted,
+        bug: Injected,
     ) -> Result<Vec<Found>, JournalError<DiskError>> {
         let identity = Identity { cluster, node };
         let files = self.files.clone();
@@ -124,7 +124,7 @@ impl Process {
                 let from_nothing = vec![true; groups.len()];
                 Journal::begin_again(files, identity, groups, SEGMENT, &from_nothing)?
             }
-            false => Journal::open_planted(files, identity, groups, SEGMENT, bug)?,
+            false => Journal::open_injected(files, identity, groups, SEGMENT, bug)?,
         };
         self.journal = Some(opened.journal);
         self.order = JournalOrder::new(groups.len().max(1)).with_injected(bug);

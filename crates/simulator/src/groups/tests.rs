@@ -38,7 +38,7 @@ fn seed_is_the_same_world_each_time() {
     }
 }
 
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 #[test]
 fn injected_bugs_of_several_groups_are_found() {
     /// The first seeds that show each of them.

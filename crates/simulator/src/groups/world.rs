@@ -16,8 +16,8 @@ use crate::{
     random::Random,
 };
 use quintet_replica::{
-    Bytes, ClusterId, Durability, Effect, Entry, EpochNumber, FrontendId, GroupId, Input, Node,
-    Output, Peer, Planted, ReplicaId, SnapshotInfo, TimerKey,
+    Bytes, ClusterId, Durability, Effect, Entry, EpochNumber, FrontendId, GroupId, Injected, Input,
+    Node, Output, Peer, ReplicaId, SnapshotInfo, TimerKey,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -87,7 +87,7 @@ pub(super) enum Event {
 
 pub(super) struct World {
     pub random: Random,
-    pub bug: Planted,
+    pub bug: Injected,
     pub now: u64,
     pub queue: Queue<Event>,
     pub worlds: Worlds,
@@ -112,17 +112,17 @@ pub(super) struct World {
 }
 
 /// A bug of the journal or the node, or the option that injects one into the first group's protocol.
-fn injected(bug: Option<&str>) -> (Planted, Option<(String, String)>) {
-    #[cfg(feature = "plant")]
-    return match bug.map(|bug| (bug, Planted::named(bug))) {
+fn injected(bug: Option<&str>) -> (Injected, Option<(String, String)>) {
+    #[cfg(feature = "bugs")]
+    return match bug.map(|bug| (bug, Injected::named(bug))) {
         Some((bug, None)) => {
-            let option = ("plant".to_owned(), bug.to_owned());
+            let option = ("bug".to_owned(), bug.to_owned());
             (<_>::default(), Some(option))
         }
         Some((_, Some(bug))) => (bug, None),
         None => <_>::default(),
     };
-    #[cfg(not(feature = "plant"))]
+    #[cfg(not(feature = "bugs"))]
     {
         assert!(bug.is_none(), "bugs are only in a build with the feature");
         <_>::default()

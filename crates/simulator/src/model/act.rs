@@ -11,7 +11,7 @@ pub(crate) enum Only {
     IfPresent,
 }
 
-/// What an act counts or answers.
+/// A number in an act or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Count {
     /// 1 when it did something, else 0.

@@ -1,5 +1,5 @@
-//! What clients ask for and what a single, perfect machine would answer: the specification that
-//! histories are checked against.
+//! The clients' requests and the answers of a single, perfect machine: the specification against
+//! which histories are checked.
 //!
 //! ```text
 //!   Call     ["SET", "k", "v"]  or a transaction of several        what was asked
@@ -24,7 +24,7 @@ use quintet_replica::Bytes;
 use smallvec::SmallVec;
 use std::fmt;
 
-/// What a client asked for: one command, or several as one transaction.
+/// A client's request: one command, or several as one transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     commands: Vec<Vec<Bytes>>,
@@ -117,7 +117,7 @@ impl Call {
     }
 }
 
-/// What a client got.
+/// A client's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// Nothing: no such key, or a transaction that was not carried out.
@@ -128,7 +128,7 @@ pub enum Answer {
     Text(Bytes),
     /// Several.
     List(Vec<Answer>),
-    /// An error. What counts is its first word, see [`Answer::error_code`].
+    /// An error. Its first word counts, see [`Answer::error_code`].
     Error(String),
 }
 
@@ -155,7 +155,7 @@ impl Answer {
     }
 
     /// Whether the specification's answer `self` is what the client got. Of errors the first word
-    /// counts; of a TTL only its sign, because nobody can know the moment.
+    /// counts; of a TTL only its sign, because the exact time is unknown.
     pub(crate) fn agrees(&self, got: &Self) -> bool {
         match (self, got) {
             (Self::Error(_), Self::Error(_)) => self.error_code() == got.error_code(),

@@ -165,7 +165,7 @@ fn range(length: usize, from: i64, to: i64) -> std::ops::Range<usize> {
     }
 }
 
-/// Carries out `act` and gives the answer. Whatever it answers with an error changes nothing.
+/// Carries out `act` and gives the answer. An act that is answered with an error changes nothing.
 pub(crate) fn apply(state: &mut KeyState, act: &Act) -> Answer {
     let (answer, changed) = change(state, act);
     if changed {

@@ -147,7 +147,7 @@ fn lists_and_sets() {
 }
 
 #[test]
-fn what_is_not_specified_is_refused_by_name() {
+fn unspecified_command_is_rejected_by_name() {
     let call = |words: &[&str]| {
         let words = words
             .iter()

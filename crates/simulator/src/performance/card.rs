@@ -13,12 +13,12 @@
 
 use quintet_replica::Lane;
 
-/// What every machine's card takes in, and what its memory moves for it.
+/// The limits of every machine's NIC for incoming data, and of its memory for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cards {
-    /// What a card takes in from all senders together, in bits per second; 0 for no limit.
+    /// The limit of a NIC's input from all senders together, in bits per second; 0 for no limit.
     pub ingress: u64,
-    /// What goes between card and memory, in both directions together, in bits per second; 0 for no
+    /// The limit between NIC and memory, in both directions together, in bits per second; 0 for no
     /// limit.
     pub memory: u64,
     /// For that many bytes each one of the bulk lane stands, on its whole way: large messages that
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_and_what_goes_out_share_the_memory() {
+    fn incoming_and_outgoing_bytes_share_memory() {
         let cards = Cards {
             memory: SPEED,
             ..Cards::default()

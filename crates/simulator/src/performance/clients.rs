@@ -20,7 +20,7 @@ struct Client {
     /// The group there, by its place among the replica's parts.
     part: usize,
     /// The request in progress and when it was due.
-    under_way: Option<(u64, u64)>,
+    in_progress: Option<(u64, u64)>,
     number: u64,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Clients {
     free: VecDeque<usize>,
     /// When requests were due that found no client, in an open loop.
     backlog: VecDeque<u64>,
-    /// What the generator's next turn handles: a client, and when its next request was due.
+    /// The work of the generator's next turn: a client, and when its next request was due.
     inbox: Vec<(usize, u64)>,
     busy: bool,
 }
@@ -74,9 +74,12 @@ impl Clients {
         }
     }
 
-    /// Requests that nobody has answered, those in the backlog included.
-    pub fn under_way(&self) -> u64 {
-        let open = self.all.iter().filter(|client| client.under_way.is_some());
+    /// Requests without an answer, those in the backlog included.
+    pub fn in_progress(&self) -> u64 {
+        let open = self
+            .all
+            .iter()
+            .filter(|client| client.in_progress.is_some());
         (open.count() + self.backlog.len()) as u64
     }
 
@@ -85,7 +88,7 @@ impl Clients {
         let mut lost = Vec::new();
         for (index, client) in self.all.iter_mut().enumerate() {
             if client.replica == replica {
-                client.under_way = None;
+                client.in_progress = None;
                 lost.push(index);
             }
         }
@@ -141,7 +144,8 @@ impl World {
         let mut leaves = read;
         for (index, due) in requests.drain(..) {
             leaves += each / 2;
-            // What a closed loop asks next it asks now; the rest was due when it was due.
+            // A client of a closed loop sends its next request now; the others were due when they
+            // were due.
             let open = self.setup.load.rate.is_some();
             let since = if open { due } else { read };
             if read >= self.ends() && !open {
@@ -149,7 +153,7 @@ impl World {
             }
             let client = &mut self.clients.all[index];
             client.number += 1;
-            client.under_way = Some((client.number, since));
+            client.in_progress = Some((client.number, since));
             let request = Event::Request {
                 client: index,
                 number: client.number,
@@ -181,14 +185,14 @@ impl World {
             read,
             key: self.key(client, number),
         };
-        if self.clients.all[client].under_way.map(|one| one.0) == Some(number) {
+        if self.clients.all[client].in_progress.map(|one| one.0) == Some(number) {
             self.give(replica, Item::Request(request));
         }
     }
 
     pub fn on_reply(&mut self, index: usize, number: u64, good: bool) {
         let client = &mut self.clients.all[index];
-        let Some((_, since)) = client.under_way.take_if(|one| one.0 == number) else {
+        let Some((_, since)) = client.in_progress.take_if(|one| one.0 == number) else {
             return;
         };
         let replica = client.replica;

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-/// What runs on cores.
+/// The tasks on cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     /// A turn of a replica.
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_first_begins_first() {
+    fn first_request_begins_first() {
         let mut cores = Cores::new(1);
         assert!(cores.ask(Task::Replica(0)));
         assert!(!cores.ask(Task::Replica(1)));

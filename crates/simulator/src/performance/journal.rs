@@ -97,8 +97,8 @@ impl Journal {
     }
 
     pub fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
-        if let Some((under_way, true, written)) = &self.writing
-            && *under_way == id
+        if let Some((in_progress, true, written)) = &self.writing
+            && *in_progress == id
         {
             let from = usize::try_from(offset).ok()?.min(written.len());
             let end = written.len().min(from + length);
@@ -124,7 +124,7 @@ impl Journal {
     pub fn recovered(&self, first_boot: bool, durability: Durability) -> RecoveredBytes {
         RecoveredBytes {
             first_boot,
-            forgot: durability == Durability::Memory && !first_boot,
+            state_lost: durability == Durability::Memory && !first_boot,
             promise: self.promise.clone(),
             checkpoint: None,
             records: self.records.iter().cloned().collect(),

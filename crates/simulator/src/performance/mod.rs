@@ -54,7 +54,7 @@ pub struct Load {
     pub batch_requests: usize,
     /// Of a thousand requests, that many are reads.
     pub reads: u64,
-    /// What reads need.
+    /// The consistency of reads.
     pub level: Level,
     /// At which replicas the clients are, taking turns; frontends of their own are numbered behind
     /// the replicas.
@@ -103,7 +103,7 @@ pub struct Clocks {
     pub step: Option<ClockStep>,
 }
 
-/// Somebody sets a clock.
+/// An operator sets a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockStep {
     /// When, from the beginning of the run.
@@ -118,7 +118,7 @@ pub struct ClockStep {
     pub by: Duration,
 }
 
-/// What happens to replicas.
+/// Events of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The process dies and is started again at the end.
@@ -131,7 +131,7 @@ pub enum FaultKind {
     HungDisk,
 }
 
-/// Something that happens to a replica for a while. What happens to links stands in [`Links`].
+/// Something that happens to a replica for a while. Events of links stand in [`Links`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// When it begins, from the beginning of the run.
@@ -140,7 +140,7 @@ pub struct Fault {
     pub until: Option<Duration>,
     /// To whom.
     pub replica: u16,
-    /// What.
+    /// The kind.
     pub kind: FaultKind,
 }
 
@@ -175,30 +175,30 @@ pub struct Setup {
     pub options: Vec<(String, String)>,
     /// How many replicas.
     pub replicas: usize,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// How links behave, beside what loopback costs.
     pub links: Links,
-    /// What replicas send on the lane for control may overtake each other, as datagrams do. Only
-    /// for protocols that do not need streams.
+    /// Messages between replicas on the lane for control may overtake each other, as datagrams do.
+    /// Only for protocols that do not need streams.
     pub datagrams: bool,
     /// The machine.
     pub profile: Profile,
     /// Its network card.
     pub cards: Cards,
-    /// Who is slow.
+    /// The slow replicas.
     pub slowed: Slowed,
     /// The clients.
     pub load: Load,
-    /// What happens to replicas.
+    /// The events of replicas.
     pub faults: Vec<Fault>,
-    /// What happens to the present leader.
+    /// The faults of the present leader.
     pub hunt: Option<Hunt>,
     /// How clocks are wrong.
     pub clocks: Clocks,
-    /// What is not counted.
+    /// Duration that is not counted.
     pub warmup: Duration,
-    /// What is.
+    /// Duration that is counted.
     pub measured: Duration,
     /// Draws everything.
     pub seed: u64,
@@ -241,7 +241,7 @@ pub struct Moment {
     pub count: u64,
 }
 
-/// What a run found. All times are nanoseconds.
+/// The result of a run. All times are nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// When each good answer of the measured time came, from its beginning.
@@ -255,7 +255,7 @@ pub struct Found {
     pub latencies: Vec<u64>,
     /// Requests that were refused, or given up with an unknown outcome.
     pub failed: u64,
-    /// Requests that nobody answered before the end.
+    /// Requests without an answer before the end.
     pub unanswered: u64,
     /// Frames between replicas in the measured time.
     pub frames: u64,
@@ -275,7 +275,7 @@ pub struct Found {
     pub paths: BTreeMap<&'static str, u64>,
     /// Rare branches that were taken in the measured time.
     pub moments: BTreeMap<&'static str, Moment>,
-    /// What the leader shows of itself at the end.
+    /// The leader's own statistics at the end.
     pub details: Vec<(String, String)>,
     /// Why the run means nothing, if it does not.
     pub broken: Option<String>,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_to_be_woken_in_middle_of_turn_is_woken_after_it() {
+    fn wake_requested_within_turn_comes_after_it() {
         // When turns and rounds end together depends on how long both are.
         for round in (20..100).step_by(2) {
             let found = run(Setup {
@@ -338,7 +338,7 @@ mod tests {
                 },
                 ..setup(1)
             });
-            // Nothing is lost here, so that nobody need ever wait for the coordination timer.
+            // Nothing is lost here, so that no replica ever waits for the coordination timer.
             let longest = found.latencies.iter().max().copied().unwrap();
             assert!(longest < 5_000_000, "rounds of {round} us: {longest} ns");
         }
@@ -390,8 +390,8 @@ mod tests {
         assert!((20_000_000..23_000_000).contains(&reads), "{reads}");
     }
 
-    /// What all replicas send in a second, and how many requests are answered, when three write
-    /// values of 64 KiB over cards of 1 Gbit/s.
+    /// The bytes that all replicas send in a second, and the number of answered requests, when
+    /// three write values of 64 KiB over NICs of 1 Gbit/s.
     fn over_cards(cards: Cards, slowed: Slowed) -> (u64, usize) {
         let mut large = setup(24);
         large.entry = quintet_protocols::find("derecho").unwrap();
@@ -430,7 +430,7 @@ mod tests {
             (most(280_000_000)..most(420_000_000)).contains(&taken),
             "{taken}"
         );
-        // What goes out of one memory goes into another.
+        // Bytes that leave one memory enter another.
         let moved = of(0, 800_000_000);
         assert!(
             (most(280_000_000)..most(420_000_000)).contains(&moved),
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn frontends_of_their_own_serve_clients_and_clocks_that_are_wrong_cost_time_only() {
+    fn separate_frontends_work_and_wrong_clocks_cost_only_time() {
         let right = by_clocks(Duration::ZERO, 10_000);
         assert_eq!((right.broken.as_ref(), right.failed), (None, 0));
         assert_eq!((right.busy.len(), right.frontends.len()), (3, 10));

@@ -22,7 +22,7 @@ use quintet_replica::{
 /// See the module.
 pub(super) struct Part {
     pub group: GroupId,
-    /// Who may be a member.
+    /// The replicas that may be members.
     pub nodes: ReplicaSet,
     pub program: Option<Program>,
     pub journal: Journal,

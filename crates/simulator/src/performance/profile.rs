@@ -7,7 +7,7 @@
 //!   disk, which the replicas of one machine share
 //! ```
 
-/// Who shares cores.
+/// The processes that share cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// Replicas, their journals and the load generator share all cores of one machine.
@@ -60,7 +60,7 @@ pub struct Costs {
 pub struct Profile {
     /// Cores of the machine; for [`Placement::Shared`].
     pub cores: usize,
-    /// Who shares them.
+    /// The processes that share them.
     pub placement: Placement,
     /// CPU time.
     pub costs: Costs,
@@ -68,7 +68,7 @@ pub struct Profile {
     pub wake: u64,
     /// How long a replica looks for work before it sleeps.
     pub spin: u64,
-    /// What a frame or a request takes between two processes beside CPU time.
+    /// The time of a frame or a request between two processes besides CPU time.
     pub hop: u64,
     /// How long a synchronisation takes: quantiles at equal steps from the least to the greatest.
     pub sync: Vec<u64>,

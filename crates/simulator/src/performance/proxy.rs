@@ -1,4 +1,4 @@
-//! What runs on a machine of the performance model: a replica, or a frontend without one.
+//! A program on a machine of the performance model: a replica, or a frontend without one.
 //!
 //! ```text
 //!   clients ──► replica: Node with its embedded frontend ──► other replicas
@@ -139,7 +139,7 @@ fn give(
     Ok(())
 }
 
-/// What a frontend asks for, as a node would.
+/// Converts a frontend's effect into the output of a node.
 fn output(effect: Effect) -> Option<Output> {
     Some(match effect {
         Effect::Send {

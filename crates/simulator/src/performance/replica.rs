@@ -55,7 +55,7 @@ pub(super) struct Request {
     pub key: u64,
 }
 
-/// What happens when a turn's work is done.
+/// The effects at the end of a turn's work.
 #[derive(Debug)]
 enum Effect {
     Send(usize, Lane, Bytes),
@@ -63,7 +63,7 @@ enum Effect {
     Reply(usize, u64, bool),
 }
 
-/// Who was asleep and must be paid for.
+/// The threads that were asleep and whose waking costs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slept {
     pub replica: bool,
@@ -130,14 +130,14 @@ pub(super) struct Replica {
 
 const BATCHES_MAX: u64 = 64;
 const BATCH_INTERVAL: u64 = 250_000;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const ROUNDS_MAX: usize = 8;
 /// Virtual time 0 as nanoseconds since the Unix epoch.
 const EPOCH: u64 = 1_700_000_000_000_000_000;
 const SNAPSHOT_WRITE: u64 = 50_000;
 const FRONTENDS: u64 = 1_000;
 
-/// What a handler of one replica may look at.
+/// The environment of a handler of one replica.
 pub(super) struct View<'a> {
     pub now: Time,
     pub clock: ClockReading,
@@ -163,7 +163,7 @@ impl Outside for View<'_> {
     }
 }
 
-/// What a clock shows that is so far off and knows within what.
+/// The reading of a clock that is so far off, with this error bound.
 pub(super) const fn clock(now: u64, off: i64, error: u64) -> ClockReading {
     let now = (EPOCH + now).saturating_add_signed(off);
     ClockReading {
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// What a replica shows of itself.
+    /// The statistics of a replica.
     pub fn details_of(&self, index: usize) -> Vec<(String, String)> {
         let node = self.replicas[index].program().and_then(Program::node);
         let details = node.map(|node| node.status(&self.view(index)).protocol.details);
@@ -463,7 +463,7 @@ impl World {
         (first, finished)
     }
 
-    /// What it costs that whoever begins now was asleep.
+    /// The cost if the thread that begins now was asleep.
     pub fn cost_of_sleep(&mut self, slept: bool) -> u64 {
         if slept && self.is_measured() {
             self.found.sleeps += 1;
@@ -479,7 +479,7 @@ impl World {
         }
     }
 
-    /// What it costs to carry this out; `peers` are those that this turn has written to.
+    /// The cost of executing this; `peers` are those that this turn has written to.
     fn cost_of(&self, effect: &Effect, peers: &mut u128) -> u64 {
         let costs = &self.setup.profile.costs;
         match effect {
@@ -703,7 +703,7 @@ impl World {
         // Without batching nothing waits for company.
         let requests: Vec<_> = match together {
             0 if !pending.may_go(full) => return false,
-            // What gathers while no more batches may be in progress goes as one.
+            // Requests that gather while no more batches may be in progress go as one.
             0 if pending.in_flight + 1 == FULL_BATCHES_MAX as u64 => {
                 std::mem::take(&mut pending.requests)
             }
@@ -761,7 +761,7 @@ impl World {
             id,
             level,
             batch: batch.finish(frontend, id, level),
-            deadline: Time(now) + PATIENCE,
+            deadline: Time(now) + TIMEOUT,
         };
         self.input(index, part, Input::Submit(submission));
         true
@@ -847,7 +847,7 @@ impl World {
                 Output::Diverged(found) => self.breaks(index, &found.to_string()),
                 Output::BreakLinks => self.renew_links(index),
                 Output::EpochBegins { .. } | Output::SnapshotBridges { .. } => {
-                    unreachable!("nobody ends an epoch here")
+                    unreachable!("no member ends an epoch here")
                 }
                 Output::Halt(_, reason) => self.breaks(index, &reason),
             }

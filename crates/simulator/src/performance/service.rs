@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// What the service has done, for the code that charges for it.
+/// The work of the service, for the code that charges for it.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub commands: AtomicU64,
@@ -47,7 +47,7 @@ const READ: u8 = 1;
 const KEY: usize = 16;
 /// Where it stands when it was submitted.
 const SUBMITTED: usize = KEY + 8;
-/// What a key and a command's name take.
+/// The overhead of a key and a command's name.
 const OVERHEAD: usize = 40;
 
 /// A write's or a read's payload; the key 0 is everything.

@@ -4,9 +4,9 @@
 //!   Enqueue(task) ──► a core ──► the turn: cost charged ──► Flush: what it causes ──► End(task)
 //! ```
 //!
-//! A turn looks at everything that waits when it begins. What it causes happens when its work is
-//! done, one thing after the other: the client that gets the first reply asks again while others
-//! wait for theirs.
+//! A turn looks at everything that waits when it begins. Its effects happen when its work is done,
+//! one after the other: the client that gets the first reply asks again while others wait for
+//! theirs.
 
 use super::{
     Fault, FaultKind, Found, Moment, Placement, Setup,
@@ -22,7 +22,7 @@ use quintet_replica::{
 };
 use std::{collections::BTreeMap, time::Duration};
 
-/// What happens.
+/// An event.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A task that slept wants a core.
@@ -207,7 +207,7 @@ impl World {
         self.setup.replicas + self.setup.load.frontends
     }
 
-    /// What a machine is to those that it talks to.
+    /// The identity of a machine for its peers.
     fn peer(&self, machine: usize) -> Peer {
         match self.replicas[machine].program() {
             Some(program) if program.node().is_none() => Peer::Frontend(program.frontend()),
@@ -249,7 +249,7 @@ impl World {
         (off, most)
     }
 
-    /// What a machine's clock shows.
+    /// The reading of a machine's clock.
     pub fn clock(&self, machine: usize) -> ClockReading {
         let (off, error) = self.clock_error(machine);
         clock(self.now, off, error)
@@ -310,7 +310,7 @@ impl World {
             let Some((at, event)) = self.queue.pop() else {
                 break;
             };
-            if at > last || (at >= self.ends() && self.clients.under_way() == 0) {
+            if at > last || (at >= self.ends() && self.clients.in_progress() == 0) {
                 break;
             }
             if at >= self.begins() && before.is_none() {
@@ -319,7 +319,7 @@ impl World {
             self.now = at;
             self.on_event(event);
         }
-        self.found.unanswered = self.clients.under_way();
+        self.found.unanswered = self.clients.in_progress();
         self.found.paths = self.paths();
         for (path, count) in before.unwrap_or_default() {
             let all = self.found.paths.entry(path).or_default();
@@ -709,7 +709,7 @@ impl World {
     }
 }
 
-/// What `bytes` cost at so much for each KiB.
+/// The cost of `bytes` at so much for each KiB.
 pub(super) const fn kib(each: u64, bytes: usize) -> u64 {
     each * bytes as u64 / 1024
 }

@@ -24,7 +24,7 @@ impl World {
             .say(self.now, || format!("r{index} does not start: {why}"));
         let process = &mut self.processes[index];
         match process.damaged {
-            Some((kind, Harm::ForGood)) => {
+            Some((kind, Harm::Permanent)) => {
                 process.gone = true;
                 process.disk.crash(&mut self.random);
                 self.effective(kind.name());
@@ -36,8 +36,8 @@ impl World {
         }
     }
 
-    /// The process has started although its disk was damaged: what was damaged is mended, will be,
-    /// or is no longer needed.
+    /// The process has started although its disk was damaged: what was damaged is repaired, will
+    /// be, or is no longer needed.
     pub(super) fn forgive(
         &mut self,
         index: usize,
@@ -106,7 +106,7 @@ impl World {
         true
     }
 
-    /// The storage of a process failed: it stops, and somebody starts it again.
+    /// The storage of a process failed: it stops, and is started again.
     pub(super) fn storage_failed(&mut self, index: usize, error: &JournalError<DiskError>) {
         self.trace
             .say(self.now, || format!("r{index} stops: {error}"));

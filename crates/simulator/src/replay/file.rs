@@ -30,16 +30,16 @@ const FORMAT: u32 = 1;
 /// Fields of faults that are times.
 const TIMES: [&str; 4] = ["at", "duration", "until", "lasts"];
 const REPLICAS_MAX: usize = 128;
-/// What a stall is called where a property would stand.
+/// The name of a stall where a property would stand.
 const STALL: &str = "stall";
 
-/// What is wrong with a replay file.
+/// An error of a replay file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ReplayError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The error.
     pub what: String,
 }
 
@@ -49,7 +49,7 @@ pub struct ReplayError {
 pub(crate) struct Expect {
     /// The property that did not hold, or `stall`.
     pub property: String,
-    /// What was seen.
+    /// The observation.
     #[serde(default)]
     pub what: String,
     /// The hash over all that happened.
@@ -57,7 +57,7 @@ pub(crate) struct Expect {
 }
 
 impl Expect {
-    /// What a run came to.
+    /// The outcome of a run.
     pub fn of(report: &SeedReport) -> Self {
         let (property, what) = match (&report.violation, &report.stall) {
             (Some(violation), _) => (violation.property.to_string(), violation.what.clone()),
@@ -167,14 +167,16 @@ struct LimitsFile {
     commits: Option<u64>,
     events: Option<u64>,
     #[serde(default)]
-    clients_go_on: bool,
+    #[serde(alias = "clients_go_on")]
+    clients_continue: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FaultFile {
     number: u16,
-    strike: Spanned<toml::Table>,
+    #[serde(alias = "strike")]
+    inject: Spanned<toml::Table>,
     #[serde(default)]
     choices: Vec<Choice>,
 }
@@ -207,7 +209,8 @@ struct File {
     faults: Spanned<String>,
     #[serde(default)]
     options: BTreeMap<String, String>,
-    plant: Option<String>,
+    #[serde(alias = "plant")]
+    bug: Option<String>,
     #[serde(default)]
     drawn: Vec<String>,
     expect: Expect,
@@ -243,25 +246,25 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn strike(&self, listed: &Spanned<toml::Table>) -> Result<toml::Table, ReplayError> {
+    fn inject(&self, listed: &Spanned<toml::Table>) -> Result<toml::Table, ReplayError> {
         let at = listed.span().start;
-        let mut strike = listed.get_ref().clone();
+        let mut inject = listed.get_ref().clone();
         for name in TIMES {
-            if let Some(toml::Value::String(text)) = strike.get(name) {
+            if let Some(toml::Value::String(text)) = inject.get(name) {
                 let nanos = time(text).map_err(|what| self.wrong(at, what))?;
                 let nanos = i64::try_from(nanos).map_err(|what| self.wrong(at, what))?;
-                strike.insert(name.to_string(), nanos.into());
+                inject.insert(name.to_string(), nanos.into());
             }
         }
-        let read: Injection = (strike.clone().try_into())
+        let read: Injection = (inject.clone().try_into())
             .map_err(|error: toml::de::Error| self.wrong(at, error.message()))?;
         // A field that the fault does not have would be without effect.
         if let Ok(known) = toml::Table::try_from(read)
-            && let Some(name) = strike.keys().find(|name| !known.contains_key(*name))
+            && let Some(name) = inject.keys().find(|name| !known.contains_key(*name))
         {
             return Err(self.wrong(at, format!("a fault has no '{name}'")));
         }
-        Ok(strike)
+        Ok(inject)
     }
 }
 
@@ -305,11 +308,11 @@ impl Case {
                 .map_err(|what: String| reader.wrong(name.span().start, what))?;
             insert(&mut choices, scope, listed);
         }
-        let mut strikes = Vec::with_capacity(file.fault.len());
+        let mut injections = Vec::with_capacity(file.fault.len());
         for fault in file.fault {
-            strikes.push(Fault {
+            injections.push(Fault {
                 number: fault.number,
-                strike: reader.strike(&fault.strike)?,
+                inject: reader.inject(&fault.inject)?,
             });
             insert(&mut choices, Scope::Fault(fault.number), fault.choices);
         }
@@ -352,7 +355,7 @@ impl Case {
                 operations: file.operations,
                 // The workload's profile says it.
                 machine: None,
-                plant: file.plant,
+                bug: file.bug,
             },
             limits: Limits {
                 heal_at: Some(file.limits.heal.map_or(u64::MAX, |at| at.0)),
@@ -360,8 +363,8 @@ impl Case {
                 commits_min: file.limits.commits.unwrap_or(limits.commits_min),
                 events_max: file.limits.events.unwrap_or(EVENTS_MAX).min(EVENTS_MAX),
             },
-            goes_on: file.limits.clients_go_on,
-            faults: strikes,
+            continues: file.limits.clients_continue,
+            faults: injections,
             turns,
             does,
             choices: Arc::new(choices),
@@ -388,10 +391,10 @@ impl Case {
         self.write_head(&mut out, expect, command);
         self.write_world(&mut out);
         for fault in &self.faults {
-            let mut strike = fault.strike.clone();
+            let mut inject = fault.inject.clone();
             for name in TIMES {
-                if let Some(toml::Value::Integer(nanos)) = strike.get(name) {
-                    strike.insert(name.to_string(), time_text(*nanos as u64).into());
+                if let Some(toml::Value::Integer(nanos)) = inject.get(name) {
+                    inject.insert(name.to_string(), time_text(*nanos as u64).into());
                 }
             }
             line(
@@ -400,7 +403,7 @@ impl Case {
             );
             line(
                 &mut out,
-                format_args!("strike = {}", toml::Value::Table(strike)),
+                format_args!("inject = {}", toml::Value::Table(inject)),
             );
             let choices = self.choices_of(Scope::Fault(fault.number));
             write_list(&mut out, "choices", &choices);
@@ -466,8 +469,8 @@ impl Case {
             out,
             format_args!("faults = {}", text(&campaign.faults.to_string())),
         );
-        if let Some(plant) = &campaign.plant {
-            line(out, format_args!("plant = {}", text(plant)));
+        if let Some(bug) = &campaign.bug {
+            line(out, format_args!("bug = {}", text(bug)));
         }
         let drawn: Vec<String> = self.drawn.iter().map(ToString::to_string).collect();
         write_list(out, "drawn", &drawn);
@@ -494,8 +497,8 @@ impl Case {
         }
         line(out, format_args!("commits = {commits_min}"));
         line(out, format_args!("events = {events_max}"));
-        if self.goes_on {
-            line(out, format_args!("clients_go_on = true"));
+        if self.continues {
+            line(out, format_args!("clients_continue = true"));
         }
         if !campaign.options.is_empty() {
             line(out, format_args!("\n[options]"));

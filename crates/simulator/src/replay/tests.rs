@@ -7,7 +7,7 @@ use quintet_replica::Durability;
 fn campaign(bug: &str) -> Campaign {
     Campaign {
         protocol: String::from("toy"),
-        options: vec![(String::from("plant"), bug.to_string())],
+        options: vec![(String::from("bug"), bug.to_string())],
         durability: Some(Durability::Disk),
         ..Campaign::default()
     }

@@ -1,4 +1,4 @@
-//! What is shrunk still fails, in the same property, with much less.
+//! A shrunk script still fails, in the same property, and is much smaller.
 
 use super::*;
 use crate::Service;
@@ -11,7 +11,7 @@ fn shrunk(bug: &str, faults: &str) -> Shrunk {
         let campaign = Campaign {
             protocol: String::from("toy"),
             faults: faults.parse().unwrap(),
-            options: vec![(String::from("plant"), bug.to_string())],
+            options: vec![(String::from("bug"), bug.to_string())],
             durability: Some(Durability::Disk),
             machine: Some(Service::Registers),
             ..Campaign::default()
@@ -59,10 +59,10 @@ fn early_acknowledgement_shrinks_to_a_crash() {
 }
 
 #[test]
-fn what_holds_is_not_shrunk() {
+fn passing_script_is_not_shrunk() {
     let campaign = Campaign {
         protocol: String::from("toy"),
-        options: vec![(String::from("plant"), String::from("none"))],
+        options: vec![(String::from("bug"), String::from("none"))],
         ..Campaign::default()
     };
     let budget = Duration::from_secs(9);

@@ -1,4 +1,4 @@
-//! What must hold on a stage: after every execution, and at the end.
+//! The invariants of a stage: after every execution, and at the end.
 
 use super::{KEYS, Place, Stage};
 use crate::clock::SECOND;
@@ -180,7 +180,7 @@ impl Stage {
     }
 
     /// A steady load from `clients` clients at all running replicas in turn, some of them remote:
-    /// each invokes `count` operations, all at once, and nobody waits for them here.
+    /// each invokes `count` operations, all at once, and the call does not wait for them.
     pub fn load(&mut self, clients: usize, count: usize) -> Vec<usize> {
         let up = self.answering();
         let mut numbers = Vec::new();

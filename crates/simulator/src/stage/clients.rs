@@ -105,7 +105,7 @@ fn forged(frame: &Bytes, frontend: FrontendId) -> Bytes {
 }
 
 /// How long a batch may take before its frontend gives up.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 struct View<'a> {
     stage: &'a Stage,
@@ -267,7 +267,7 @@ impl Stage {
         self.send(client, Level::Ordered, &ordered);
     }
 
-    /// Whoever lost an answer by hand asks again.
+    /// A client whose answer was lost by hand asks again.
     pub fn remind(&mut self) {
         for client in 0..self.clients.len() {
             self.resend_later(client);
@@ -373,7 +373,7 @@ impl Stage {
         let home = &mut self.hosts[host];
         home.batches += 1;
         let id = BatchId(home.batches);
-        let deadline = home.local(self.now) + PATIENCE;
+        let deadline = home.local(self.now) + TIMEOUT;
         let batch = self.encode(&requests, frontend, id, level);
         self.hosts[host].open.insert(id.0, requests);
         self.submit(
@@ -398,7 +398,7 @@ impl Stage {
         if let Some(remote) = &mut self.clients[client].remote {
             remote.open.insert(id.0, requests);
         }
-        let deadline = Time(self.now) + PATIENCE;
+        let deadline = Time(self.now) + TIMEOUT;
         let submission = Submission {
             id,
             level,
@@ -531,7 +531,7 @@ impl Stage {
                     }
                 }
             }
-            // Whatever is sent again under its own number cannot be executed twice.
+            // A request that is sent again under its own number cannot be executed twice.
             Outcome::NoQuorum | Outcome::Busy | Outcome::Uncertain => {
                 self.say(|| format!("a client is told {outcome:?}"));
                 self.left_uncertain(requests);
@@ -558,8 +558,8 @@ impl Stage {
             (RequestStatus::Done, Some(reply)) => self.complete(client, number, reply),
             (RequestStatus::OutOfOrder, _) => self.resend_later(client),
             // An answer that its owner has acknowledged is not kept.
-            (RequestStatus::Forgotten, _) if self.reply(number).is_some() => {
-                self.mark("answered again: forgotten");
+            (RequestStatus::ReplyLost, _) if self.reply(number).is_some() => {
+                self.mark("answered again: reply lost");
             }
             _ => self.violate(
                 "results",

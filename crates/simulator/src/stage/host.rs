@@ -191,8 +191,8 @@ impl Outside for View<'_> {
         self.disk.snapshots.last().map(|(info, _)| *info)
     }
     fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
-        if let Some((under_way, true, written)) = &self.disk.writing
-            && *under_way == id
+        if let Some((in_progress, true, written)) = &self.disk.writing
+            && *in_progress == id
         {
             let from = usize::try_from(offset).ok()?.min(written.len());
             let end = written.len().min(from + length);
@@ -262,8 +262,8 @@ impl Stage {
         let first_boot = std::mem::take(&mut host.is_new);
         host.boot += 1;
         let damaged = std::mem::take(&mut host.disk.is_damaged);
-        let forgot = damaged || kept == Durability::Memory && !first_boot;
-        if forgot {
+        let state_lost = damaged || kept == Durability::Memory && !first_boot;
+        if state_lost {
             host.incarnation.0 += 1;
             host.disk.records.clear();
             host.disk.snapshots.clear();
@@ -302,7 +302,7 @@ impl Stage {
         let machine = Box::new(Recorder::new(Box::new(machine), host.record.clone()));
         let recovered = RecoveredBytes {
             first_boot,
-            forgot,
+            state_lost,
             promise: host.disk.promise.clone(),
             checkpoint: None,
             records: host.disk.records.clone(),
@@ -433,7 +433,7 @@ impl Stage {
         self.crash_keeping(index, 0, false);
     }
 
-    /// What comes for this replica waits until it continues.
+    /// Inputs for this replica wait until it continues.
     pub fn pause(&mut self, index: usize) {
         self.hosts[index].paused = true;
     }
@@ -635,7 +635,7 @@ impl Stage {
                 .as_ref()
                 .is_some_and(|node| !node.is_fetching())
         {
-            // Whatever was executed is looked at, though the node should not say that it was.
+            // Every execution is checked, though the node should not report that it happened.
             self.check_executed(index);
         }
         if let Some(digest) = digest {
@@ -655,7 +655,7 @@ impl Stage {
         std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is not final yet is compared when it is.
+    /// Executions that are not final yet are compared when they are.
     fn check_speculated(&mut self, index: usize, slot: Slot, stable: Slot, digest: Option<u128>) {
         let record = self.take_recorded(index);
         let Some(node) = &mut self.hosts[index].node else {
@@ -926,7 +926,7 @@ impl Stage {
                 id,
             });
         }
-        let ours = |(under_way, ..): &mut (Executed, bool, Vec<u8>)| *under_way == id;
+        let ours = |(in_progress, ..): &mut (Executed, bool, Vec<u8>)| *in_progress == id;
         let Some((.., bytes)) = host.disk.writing.take_if(ours) else {
             return;
         };
@@ -944,7 +944,7 @@ impl Stage {
         self.input(index, Input::SnapshotSaved(info));
     }
 
-    /// Who the place of a frontend is.
+    /// The place of a frontend.
     fn place_of(&self, frontend: FrontendId) -> Option<usize> {
         let embedded = |host: &Host| {
             host.node
@@ -981,7 +981,7 @@ impl Stage {
         let status = node.protocol_status();
         let leader = status
             .leader
-            .map_or(String::from("nobody"), |leader| leader.0.to_string());
+            .map_or(String::from("none"), |leader| leader.0.to_string());
         format!(
             "{index}: {} in {}, follows {leader}, accepted {} committed {} executed {}{}{}",
             status.role,

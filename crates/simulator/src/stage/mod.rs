@@ -10,7 +10,7 @@
 //!   history                agreement, state hashes, exactly once, monotone, invariants
 //! ```
 //!
-//! [`crate::run`] draws what happens; here somebody says it. Everything else is the same: the
+//! [`crate::run`] draws the events; here the test chooses them. Everything else is the same: the
 //! nodes, the encodings, the machine, the checkers. A stage either runs by itself (frames arrive
 //! after their delay, timers fire, disks sync) or by hand, frame by frame.
 
@@ -47,7 +47,7 @@ pub(crate) const EPOCH: u64 = 1_700_000_000_000_000_000;
 /// Keys of the machine: `key % 3` says whether it is a register, a list or a counter.
 pub(crate) const KEYS: u32 = 12;
 
-/// What a stage is made from.
+/// The parts of a stage.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub entry: Entry,
@@ -90,7 +90,7 @@ impl Setting {
     }
 }
 
-/// What comes by itself.
+/// The events that come by themselves.
 #[derive(Debug)]
 enum Event {
     Frame(Packet),
@@ -139,9 +139,9 @@ pub(crate) struct Stage {
     pub clients: Vec<Client>,
     /// How often each rare branch was taken, anywhere.
     pub marks: BTreeMap<&'static str, u64>,
-    /// Whoever watches gets a line for everything that happens.
+    /// The log has a line for every event.
     pub log: Option<Vec<String>>,
-    /// What remote clients send asks for the end of the epoch.
+    /// Remote clients' requests ask for the end of the epoch.
     pub forge_seals: bool,
     /// Commands are this many bytes longer than they need be.
     pub payload_extra: usize,
@@ -207,7 +207,7 @@ impl Stage {
         }
     }
 
-    /// What the replicas have agreed on at first.
+    /// The descriptor on which the replicas agree at first.
     fn first_descriptor(&self) -> Descriptor {
         let Setting {
             entry,
@@ -349,7 +349,7 @@ impl Stage {
         self.events.insert((at, self.sequence), event);
     }
 
-    /// A line for whoever watches.
+    /// A line for the log.
     fn say(&mut self, line: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(line());
@@ -488,7 +488,8 @@ impl Stage {
         self.violate("rest", "the cluster does not come to rest");
     }
 
-    /// By hand: what is not a frame and due happens, and whoever had an input idles.
+    /// By hand: every event happens that is no frame and due, and each replica that had an input
+    /// idles.
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
             let due = self.events.iter().find(|((at, _), event)| {
@@ -547,8 +548,8 @@ impl Stage {
         up.filter(|host| !is_learner(host)).collect()
     }
 
-    /// Who orders, by its own word: in the field's words a leader, head, or initiator, else
-    /// whoever is named as the leader by itself. In the highest view that has one.
+    /// The orderer, by its own word: in the field's words a leader, head, or initiator, else the
+    /// replica that is the only one named as the leader. In the highest view that has one.
     pub fn leader(&self) -> Option<usize> {
         let leads = |host: usize| {
             let status = self.hosts[host].node.as_ref()?.protocol_status();
@@ -600,8 +601,7 @@ impl Stage {
             .unwrap_or(&self.setting.entry)
     }
 
-    /// What the protocol is asked about when `down` do not run and `forgot` have lost their
-    /// memories.
+    /// The protocol's input when `down` do not run and `state_lost` have lost their memories.
     fn viable_without(&self, down: &[usize]) -> bool {
         let (_, voters) = self.newest_members();
         let mut kept = (voters.set().iter()).map(|it| self.descriptor_of(it.index()).durability);
@@ -611,7 +611,7 @@ impl Stage {
             .map(|(id, number)| NodeState {
                 id,
                 up: !down.contains(&number.index()),
-                forgot: memory && down.contains(&number.index()),
+                state_lost: memory && down.contains(&number.index()),
             })
             .collect();
         (self.entry().viable)(voters.len(), &states)

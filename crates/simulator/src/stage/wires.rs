@@ -251,7 +251,7 @@ impl Stage {
         }
     }
 
-    /// What is on its way is gone.
+    /// Frames in flight are lost.
     pub(super) fn forget_frames(&mut self, from: usize, to: usize) {
         self.events.retain(|_, event| match event {
             Event::Frame(packet) => packet.from != from || packet.to != to,
@@ -339,7 +339,7 @@ impl Stage {
         self.part(&[host], &others, resets);
     }
 
-    /// Everybody reaches everybody; what waited goes on its way.
+    /// All links work; waiting frames are sent.
     pub fn heal(&mut self) {
         self.wires.cut.clear();
         for ((from, to), frames) in std::mem::take(&mut self.wires.stalled) {
@@ -398,7 +398,7 @@ impl Stage {
 
     // --- by hand ---------------------------------------------------------------------------
 
-    /// What is on its way, in the order of sending, with a key for [`Self::take_frame`].
+    /// The frames in flight, in the order of sending, with a key for [`Self::take_frame`].
     pub fn frames(&self) -> impl Iterator<Item = ((u64, u64), &Packet)> {
         let mut frames: Vec<_> = (self.events.iter())
             .filter_map(|(key, event)| match event {

@@ -1,21 +1,16 @@
 //! One replica that is configured otherwise than the others.
 
-use crate::{Campaign, CampaignReport, plants::UNCOMPARED};
+use crate::{Campaign, CampaignReport, bugs::UNCOMPARED};
 use quintet_protocols::PROTOCOLS;
 use std::ops::Range;
 
-fn mixed(
-    protocol: &str,
-    replicas: usize,
-    seeds: Range<u64>,
-    plant: Option<&str>,
-) -> CampaignReport {
+fn mixed(protocol: &str, replicas: usize, seeds: Range<u64>, bug: Option<&str>) -> CampaignReport {
     let campaign = Campaign {
         protocol: protocol.to_owned(),
         replicas,
         seeds,
         faults: "all,configuration".parse().unwrap(),
-        plant: plant.map(str::to_owned),
+        bug: bug.map(str::to_owned),
         ..Campaign::default()
     };
     crate::run(&campaign, |_| ()).unwrap()

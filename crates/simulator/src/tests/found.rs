@@ -6,11 +6,11 @@ use std::ops::Range;
 
 /// Asks seeds with the bug until one finds it, and that one without; gives what it finds.
 fn found_by(protocol: &str, bug: &str, seeds: Range<u64>) -> String {
-    let specs = crate::plants(protocol).unwrap();
+    let specs = crate::bugs(protocol).unwrap();
     let (_, spec) = specs.iter().find(|(_, spec)| spec.name == bug).unwrap();
     let mut campaign = Campaign {
         protocol: protocol.to_owned(),
-        plant: Some(bug.to_owned()),
+        bug: Some(bug.to_owned()),
         ..Campaign::default()
     };
     let words: Vec<&str> = spec.campaign.split_whitespace().collect();
@@ -35,7 +35,7 @@ fn found_by(protocol: &str, bug: &str, seeds: Range<u64>) -> String {
         Some(story.what.clone())
     });
     let what = what.expect("a seed finds the bug");
-    campaign.plant = None;
+    campaign.bug = None;
     let sound = run(&campaign, |_| ()).unwrap();
     assert!(sound.is_clean(), "{:?}", sound.failures);
     what
@@ -58,7 +58,7 @@ fn recomputed_trim_is_found_by_a_storm_of_view_changes() {
 /// A leader answers a client at once, by deadlines that all hold, and crashes before any other
 /// replica hears where it put that command: behind one with a higher deadline.
 #[test]
-fn survivor_dropped_for_its_deadline_is_found_by_orphaned_leaders() {
+fn orphaned_leaders_detect_survivor_dropped_for_deadline() {
     let what = found_by("nezha", "survivors_by_sync_point_deadline", 0..120);
     let lost = what.contains("nowhere executed") || what.contains("no order explains");
     assert!(lost, "{what}");
@@ -93,7 +93,7 @@ fn bugs_of_epochs_and_members_are_found_by_epochs() {
         "rows_of_the_old_epoch",
         "begins_without_the_state",
         "late_seal_counts",
-        "under_way_is_dropped",
+        "requests_in_flight_are_dropped",
         "writes_count_from_zero",
     ] {
         let what = found_by("multipaxos", bug, 0..120);

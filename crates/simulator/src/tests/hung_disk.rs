@@ -147,7 +147,7 @@ fn node_is_deaf_and_silent_while_its_disk_hangs() {
     };
     assert_eq!((*batch, outcome), (BatchId(1), &Outcome::Busy));
 
-    // What came in before the links are seen to break has gaps.
+    // Frames that came in before the links are seen to break have gaps.
     out.clear();
     node.on_input(Input::Persisted(asked), &At(now), &mut out)
         .unwrap();

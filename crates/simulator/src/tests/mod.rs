@@ -1,14 +1,14 @@
 //! Tests of the rig: what is right passes, every kind of wrong is caught, one seed is one world.
 
 mod configuration;
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 mod found;
 mod hung_disk;
 
 use crate::{
     Campaign, CampaignReport, FaultSet, Service,
+    bugs::APPLIED_TWICE,
     campaign::{OPERATIONS_DEFAULT, run_entry},
-    plants::APPLIED_TWICE,
 };
 use quintet_outside_protocol::Toy;
 use quintet_replica::{Durability, Entry};
@@ -21,7 +21,7 @@ fn toy(seeds: Range<u64>, faults: &str, bug: &str) -> Campaign {
         seeds,
         faults: faults.parse().unwrap(),
         durability: Some(Durability::Disk),
-        options: vec![(String::from("plant"), bug.to_string())],
+        options: vec![(String::from("bug"), bug.to_string())],
         operations: OPERATIONS_DEFAULT,
         machine: Some(Service::Registers),
         ..Campaign::default()
@@ -57,12 +57,12 @@ fn bound_on_time_holds_unless_a_time_is_set() {
         setup.options = vec![(name.to_string(), String::from("1"))];
         setup.has_usual_times()
     };
-    assert!(usual("log_memory_bytes") && usual("proposers") && usual("plant"));
+    assert!(usual("log_memory_bytes") && usual("proposers") && usual("bug"));
     assert!(!usual("suspect_timeout_ms") && !usual("round_us"));
 }
 
 #[test]
-fn successor_crashes_where_nobody_leads() {
+fn successor_crashes_without_leader() {
     let campaign = Campaign {
         protocol: String::from("mencius"),
         seeds: 0..12,
@@ -178,15 +178,15 @@ fn time_of_ones_own_is_found() {
 }
 
 #[test]
-fn what_was_called_busy_and_executed_is_found() {
+fn executed_busy_reply_is_detected() {
     // Some seeds end before that, as a stall: followers call the last reads busy, too.
     let found = (0..150).any(|seed| {
         let report = verdict(&toy(seed..seed + 1, "network", "busy_yet_forwards"));
-        let convicts = |property: &str| {
+        let detects = |property: &str| {
             let mut stories = report.failures.iter();
             stories.any(|story| story.what.starts_with(property))
         };
-        convicts("exactly_once") || convicts("linearizability")
+        detects("exactly_once") || detects("linearizability")
     });
     assert!(found);
 }
@@ -218,7 +218,7 @@ fn panic_is_a_violation_with_the_command_that_replays_it() {
     assert_eq!(
         story.replay,
         "quintet simulate --protocol toy --replicas 3 --seeds 3..4 --faults none \
-         --durability disk --machine registers --set plant=panics"
+         --durability disk --machine registers --set bug=panics"
     );
 }
 
@@ -226,7 +226,7 @@ fn panic_is_a_violation_with_the_command_that_replays_it() {
 fn retry_under_a_new_session_is_found_to_execute_twice() {
     let found = (0..150).any(|seed| {
         let campaign = Campaign {
-            plant: Some(String::from("retry_under_new_session")),
+            bug: Some(String::from("retry_under_new_session")),
             ..toy(seed..seed + 1, "network,crash", "none")
         };
         verdict(&campaign)
@@ -245,7 +245,7 @@ fn digests_find_a_state_that_differs_in_silence() {
         let found = (0..20).find_map(|seed| {
             let campaign = Campaign {
                 protocol: name.to_owned(),
-                plant: Some(APPLIED_TWICE.to_owned()),
+                bug: Some(APPLIED_TWICE.to_owned()),
                 seeds: seed..seed + 1,
                 ..Campaign::default()
             };
@@ -263,7 +263,7 @@ fn digests_find_a_state_that_differs_in_silence() {
 #[test]
 fn canary_dies_in_every_seed() {
     let campaign = Campaign {
-        plant: Some(String::from("canary")),
+        bug: Some(String::from("canary")),
         ..toy(0..5, "all", "none")
     };
     assert_eq!(verdict(&campaign).violations, 5);
@@ -310,7 +310,7 @@ fn multipaxos_survives_a_few_seeds_of_everything() {
 }
 
 /// Members are suspected so soon that views follow each other all the time, often sooner than they
-/// are installed everywhere. Where links are slower than that nobody promises progress.
+/// are installed everywhere. Where links are slower than that, the protocol promises no progress.
 #[test]
 fn storm_of_view_changes_breaks_nothing() {
     let storm = |replicas, seeds| {
@@ -331,17 +331,17 @@ fn storm_of_view_changes_breaks_nothing() {
     let report = storm(5, 0..30);
     assert_eq!(report.violations, 0, "{:?}", report.failures);
     assert!(report.branches["view installed"] > 1000);
-    // A vote for an end that its voter alone held; then it forgot what it held, and not the vote.
+    // A vote for an end that its voter alone held; then it lost what it held, and not the vote.
     let report = storm(3, 190_300_663..190_300_664);
     assert!(report.is_clean(), "{:?}", report.failures);
-    // One that forgot heard only others that had, and took what they had told it for the last view
-    // although they knew a newer one.
+    // One that lost its state heard only others that had, and took what they had told it for the
+    // last view although they knew a newer one.
     let report = storm(5, 230_501_352..230_501_353);
     assert!(report.is_clean(), "{:?}", report.failures);
 }
 
 #[test]
-fn without_synchrony_common_coin_continues_and_leader_with_timeout_does_not() {
+fn coin_continues_without_synchrony_and_leader_does_not() {
     let asynchronous = |protocol: &str, seeds, options: [(&str, &str); 2]| {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let campaign = Campaign {
@@ -369,7 +369,7 @@ fn seeds_that_showed_something_are_clean() {
     let multipaxos = [
         // A journal begun again, closed before its first write, lost what followed with its marks.
         (3, 2_000_102),
-        // Two replicas waited for the state of a third that was gone, and nobody stood.
+        // Two replicas waited for the state of a third that was gone, and neither stood.
         (3, 2_000_980),
         // The rig took a half-written snapshot for one of the same name that was finished before.
         (5, 2_100_727),
@@ -384,18 +384,20 @@ fn seeds_that_showed_something_are_clean() {
         (3, 30_017_845),
         // A clock ran ahead of the leader's: one empty batch after the other, to no end.
         (5, 50_007_259),
-        // The rig asked a replica that was down, which nobody ever answered; and it let faults
-        // strike a healed core.
+        // The rig asked a replica that was down, which was never answered; and it injected faults
+        // into a healed core.
         (3, 30_007_067),
         (5, 50_002_454),
         // A follower waited for a state that only lost replicas had, while the others waited for it.
         (5, 730),
-        // One that forgot waited for the leader of a ballot whose owner had died as a candidate.
+        // One that lost its state waited for the leader of a ballot whose owner had died as a
+        // candidate.
         (7, 75_002_832),
-        // A snapshot was durable before the log was that led to it; the sync failed, the log went
-        // on behind the snapshot, and that was damaged later.
+        // A snapshot was durable before the log was that led to it; the sync failed, the log
+        // continued behind the snapshot, and that was damaged later.
         (5, 55_007_027),
-        // The rig forgot that a snapshot was a peer's when it was taken again at the same slot.
+        // The rig no longer knew that a snapshot was a peer's when it was taken again at the same
+        // slot.
         (5, 55_005_485),
         // Dozens of large snapshots in pieces of 64 bytes used up the events of the seed.
         (7, 77_001_025),
@@ -408,11 +410,11 @@ fn seeds_that_showed_something_are_clean() {
     // A view counted on a replica that needed a state, and on the next one again.
     let chora = [(3, 96_592_989_483)];
     let derecho = [
-        // A view that one member had installed was told as agreed, and forgotten with it.
+        // A view that one member had installed was told as agreed, and lost with it.
         (3, 162_300_917),
         // And one that a majority had accepted the next view in, but one alone was at work in.
         (5, 165_500_019),
-        // One that had forgotten was asked for what it had accepted, and gave none of it.
+        // One that had lost its state was asked for what it had accepted, and gave none of it.
         (7, 162_701_005),
     ];
     let ended = [

@@ -237,11 +237,11 @@ impl Player {
                 let marks = marks.iter().filter(|(mark, _)| mark.contains(&part));
                 told.extend(marks.map(|(mark, count)| format!("{mark}: {count}")));
             }
-            "judge" => {
+            "check" => {
                 let checked = self.stage()?.verdict();
                 told.push(checked.map_or_else(|what| what.to_string(), |()| String::from("sound")));
             }
-            "finale" => {
+            "settle" => {
                 let stage = self.stage()?;
                 let log = stage.log.take();
                 stage.setting.by_hand = false;
@@ -505,11 +505,11 @@ impl Player {
         };
         for host in hosts.into_iter().filter(|host| *host < stage.hosts.len()) {
             let incarnation = stage.hosts[host].incarnation;
-            let life = match incarnation {
+            let incarnation_text = match incarnation {
                 Incarnation(1) => String::new(),
-                later => format!(", life {}", later.0),
+                later => format!(", incarnation {}", later.0),
             };
-            told.push(format!("{}{life}", stage.describe_host(host)));
+            told.push(format!("{}{incarnation_text}", stage.describe_host(host)));
         }
         Ok(())
     }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The commands drive any registered protocol through its erased half: messages and timers are
-//! called by the names of the protocol's own types. What happens is compared; with
-//! `QUINTET_REWRITE=1`, or `--rewrite` of the example `transcript`, it is written into the file
+//! called by the names of the protocol's own types. The events are compared; with
+//! `QUINTET_REWRITE=1`, or `--rewrite` of the example `transcript`, they are written into the file
 //! instead, to be read before it is kept. [`COMMANDS`] lists the language.
 //!
 //! Files stand beside the protocol that they are about, in `protocols/src/NAME/tests/transcripts`.
@@ -58,12 +58,12 @@ state [R]…                what the replicas show
 show [FIELD]…             from now on messages are shown with these fields
 history                   what became of the clients' operations
 marks [PART]              how often the branches with this part in their names were taken
-judge                     the checkers look at what has happened so far
-finale                    everything heals; all must converge, and the checkers look at it
+check                     the checkers look at what has happened so far
+settle                    everything heals; all must converge, and the checkers look at it
 quietly COMMAND           the same, and nothing is written";
 
-/// One paragraph of a transcript: its lines up to `----`, and whether that stands there. What
-/// stands below it is what happened some other time.
+/// One paragraph of a transcript: its lines up to `----`, and whether that stands there. The lines
+/// below it are the events of an earlier run.
 struct Step<'a> {
     head: Vec<&'a str>,
     compared: bool,
@@ -219,7 +219,7 @@ mod tests {
     quintet_protocols::for_each_protocol! { play_all }
 
     #[test]
-    fn what_happened_replaces_what_was_written_and_nothing_else() {
+    fn rewriting_replaces_only_recorded_events() {
         let text = "# A comment.\n\nquietly cluster 1\nquietly stabilize\nstate\n----\nwrong\n";
         let found = perform("multipaxos", text, &[]).unwrap();
         assert!(

@@ -1,4 +1,4 @@
-//! What the commands of several collections read and do in the same way.
+//! Arguments and steps that commands of several collections share.
 
 use crate::error::CommandError;
 use crate::keyspace::Keys;
@@ -136,7 +136,7 @@ pub(super) fn peek<'k, T: Stored>(
     }
 }
 
-/// What SSCAN, HSCAN and ZSCAN are asked for.
+/// The arguments of SSCAN, HSCAN and ZSCAN.
 #[derive(Debug)]
 pub(super) struct Scan<'a> {
     /// Where to continue, and how far.
@@ -266,7 +266,7 @@ pub(super) enum RandomPlaces<'a> {
     Repeated {
         /// Where they come from.
         random: &'a mut Random,
-        /// What they are below.
+        /// Their types in the storage below.
         len: usize,
         /// How many are still to come.
         left: usize,

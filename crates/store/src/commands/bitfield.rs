@@ -70,7 +70,8 @@ impl Step {
         }
     }
 
-    /// What to store when `number` is wanted; `None` if it does not fit and must not be stored.
+    /// The value to store when `number` is wanted; `None` if it does not fit and must not be
+    /// stored.
     fn fit(&self, number: i128) -> Option<i64> {
         let (low, high) = if self.signed {
             (

@@ -1,4 +1,4 @@
-//! What each command does, one file per family.
+//! The implementation of each command, one file per family.
 //!
 //! ```text
 //!   read(spec, context, args)  ─┐            ┌─ strings  bits   keys   scan   sort

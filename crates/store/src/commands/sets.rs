@@ -284,7 +284,7 @@ impl Combination {
     }
 }
 
-/// What is in all sets, up to `len_max` members; `None` if a set is empty.
+/// The members that all sets have in common, up to `len_max`; `None` if a set is empty.
 fn intersection<'s>(sets: &[Option<&'s Set>], len_max: usize) -> Option<Vec<&'s [u8]>> {
     let mut sets = sets.iter().copied().collect::<Option<Vec<_>>>()?;
     sets.sort_by_key(|set| set.len());

@@ -17,7 +17,7 @@ use crate::types::score::parse_score;
 use crate::value::{Stored, Value};
 use core::cmp::Ordering;
 
-/// What SORT is asked for.
+/// The arguments of SORT.
 #[derive(Debug)]
 struct Sort<'a> {
     descending: bool,
@@ -176,7 +176,7 @@ impl<'a> Sort<'a> {
     }
 }
 
-/// What an output takes while it is gathered.
+/// Memory for one gathered output.
 const OUTPUT_BYTES: usize = size_of::<Option<&[u8]>>();
 
 /// A weight as a number: blanks before it are skipped, and nothing at all is 0.

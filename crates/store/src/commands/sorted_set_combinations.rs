@@ -178,7 +178,7 @@ struct Options {
     limit: bool,
 }
 
-/// What becomes of a member that is in several sets.
+/// How a member that is in several sets is combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aggregate {
     Sum,

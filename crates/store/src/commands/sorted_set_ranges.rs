@@ -59,7 +59,7 @@ pub(super) fn write(
     }
 }
 
-/// What the bounds of a range are.
+/// The kind of bounds of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Rank,
@@ -133,7 +133,7 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// What a command fixes of a range, and so leaves no option for.
+/// The part of a range that the command fixes, and so leaves no option for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Syntax {
     kind: Option<Kind>,

@@ -14,7 +14,7 @@ use core::cmp::Ordering;
 
 /// No finite value has a greater exponent of its top bit.
 const EXPONENT_MAX: i32 = 16_383;
-/// What is smaller than this power of two counts as out of range.
+/// Numbers below this power of two count as out of range.
 const EXPONENT_MIN: i32 = -16_445;
 /// Longer texts are no numbers, as in Redis.
 const TEXT_MAX: usize = 5 * 1024 - 1;
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn invalid_number_is_rejected() {
         for bad in [
             "", "-", ".", "e5", "1e", "1e+", "1 ", " 1", "0x", "nan", "1e5000", "1e-5000", "1x",
         ] {

@@ -76,8 +76,8 @@ impl Hash {
         self.table.iter().map(|(field, value)| (field, &**value))
     }
 
-    /// A part of the fields, and the cursor of the next part (0 at the end). What Redis keeps
-    /// compact is given whole.
+    /// A part of the fields, and the cursor of the next part (0 at the end). A collection that
+    /// Redis keeps compact is returned whole.
     pub fn walk(
         &self,
         walk: Walk,
@@ -150,7 +150,7 @@ impl Hash {
         self.table.memory() + self.value_bytes + VALUE_OVERHEAD * self.table.len()
     }
 
-    /// Frees up to `count` elements of what nobody will look into any more.
+    /// Frees up to `count` elements of a detached value.
     pub(crate) fn free_last(&mut self, count: usize) {
         self.table.free_last(count);
     }

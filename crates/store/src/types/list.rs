@@ -240,7 +240,7 @@ impl List {
         self.bytes + self.len() * ELEMENT_OVERHEAD
     }
 
-    /// Frees up to `count` elements of what nobody will look into any more.
+    /// Frees up to `count` elements of a detached value.
     pub(crate) fn free_last(&mut self, count: usize) {
         let left = self.elements.len().saturating_sub(count);
         self.elements.truncate(left);

@@ -8,7 +8,7 @@
 
 use crate::error::CommandError;
 
-/// What one piece of a pattern says about a byte, and how long the piece is.
+/// Whether one piece of a pattern matches a byte, and the length of the piece.
 fn piece(pattern: &[u8], byte: u8) -> (bool, usize) {
     match pattern {
         [b'?', ..] => (true, 1),

@@ -103,8 +103,8 @@ impl Set {
         self.table.iter().map(|(member, ())| member)
     }
 
-    /// A part of the members, and the cursor of the next part (0 at the end). What Redis keeps
-    /// compact is given whole.
+    /// A part of the members, and the cursor of the next part (0 at the end). A collection that
+    /// Redis keeps compact is returned whole.
     pub fn walk(
         &self,
         walk: Walk,
@@ -166,7 +166,7 @@ impl Set {
         self.table.memory()
     }
 
-    /// Frees up to `count` elements of what nobody will look into any more.
+    /// Frees up to `count` elements of a detached value.
     pub(crate) fn free_last(&mut self, count: usize) {
         self.table.free_last(count);
     }

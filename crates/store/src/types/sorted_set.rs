@@ -46,7 +46,7 @@ pub enum NameBound<'a> {
     Highest,
     /// This name and what is beyond it: `[name`.
     Closed(&'a [u8]),
-    /// What is beyond this name, without it: `(name`.
+    /// The names beyond this one, without it: `(name`.
     Open(&'a [u8]),
 }
 
@@ -74,7 +74,7 @@ pub struct AddRule {
     pub increment: bool,
 }
 
-/// What [`SortedSet::add`] did.
+/// The effect of [`SortedSet::add`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Added {
     /// The member is new.
@@ -218,8 +218,8 @@ impl SortedSet {
         start..below(&range.max, matches!(range.max, NameBound::Closed(_))).max(start)
     }
 
-    /// A part of the members with their scores, and the cursor of the next part (0 at the end).
-    /// What Redis keeps compact is given whole, by rank.
+    /// A part of the members with their scores, and the cursor of the next part (0 at the end). A
+    /// collection that Redis keeps compact is returned whole, by rank.
     pub fn walk(&self, walk: Walk) -> (impl Iterator<Item = (&[u8], f64)>, u64) {
         let (ranks, (places, next)) = if self.large {
             (0..0, walk.piece(self.len()))
@@ -233,7 +233,7 @@ impl SortedSet {
         (self.range(ranks).chain(dense), next)
     }
 
-    /// What [`Self::add`] would do. `score` is not NaN.
+    /// The effect that [`Self::add`] would have. `score` is not NaN.
     #[must_use]
     pub fn plan(&self, member: &[u8], score: f64, rule: AddRule) -> Added {
         self.plan_at(self.members.position(member), score, rule)
@@ -440,7 +440,7 @@ impl SortedSet {
         self.members.memory() + self.len() * RANK_OVERHEAD
     }
 
-    /// Frees up to `count` elements of what nobody will look into any more.
+    /// Frees up to `count` elements of a detached value.
     pub(crate) fn free_last(&mut self, count: usize) {
         self.ranking = Ranking::default();
         self.members.free_last(count);

@@ -69,7 +69,7 @@ impl<V> Default for Table<V> {
 }
 
 impl<V> Table<V> {
-    /// What room for one entry takes, the index included.
+    /// Memory for one entry, its part of the index included.
     pub const ENTRY_BYTES: usize = size_of::<Entry<V>>() + 8;
 
     /// An empty table with room for `capacity` entries.
@@ -260,7 +260,7 @@ impl<V> Table<V> {
         Some(self.swap_remove(at))
     }
 
-    /// Frees the last `count` entries of a table that nobody will look into any more.
+    /// Frees the last `count` entries of a detached table.
     pub(crate) fn free_last(&mut self, count: usize) {
         self.index = None;
         let left = self.entries.len().saturating_sub(count);

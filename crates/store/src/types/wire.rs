@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// What has not been read yet.
+    /// The unread part.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.rest

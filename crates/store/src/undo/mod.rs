@@ -608,7 +608,7 @@ impl Undo {
         self.drop_all();
         self.marks.horizon = self.time;
         self.marks.version_min = self.marks.version;
-        // What is left of the command counts from here.
+        // The rest of the command counts from here.
         self.added = 0;
     }
 

@@ -1,4 +1,4 @@
-//! What the tests of the collections share: a store behind a client's eyes, and replies as values.
+//! Shared by the tests of the collections: a store as a client sees it, and replies as values.
 
 #[allow(dead_code, reason = "not every test file uses everything here")]
 pub mod words;

@@ -105,7 +105,7 @@ fn restarted(group: &mut Group, ids: &[u16]) {
         let leader = group.replica(0);
         let alive = Message::Alive {
             ballot: leader.ballots.promised(),
-            life: Incarnation(leader.peers.incarnations().of(ReplicaId(*id)).0 + 1),
+            incarnation: Incarnation(leader.peers.incarnations().of(ReplicaId(*id)).0 + 1),
             whole: false,
             able: false,
             held: Slot(0),
@@ -136,7 +136,7 @@ fn waits(group: &Group) -> bool {
 }
 
 #[test]
-fn member_that_crashed_often_is_let_in_at_once_when_it_is_needed() {
+fn often_crashed_member_is_admitted_at_once_when_needed() {
     for (lost, survivor) in [(2, 0), (0, 2)] {
         let mut group = failed_often(Durability::Disk, Config::default(), MS * 1000);
         group.run(MS * 100);
@@ -306,7 +306,7 @@ fn chain_of_two_waits_for_its_other_half() {
     assert_eq!(
         group.replica(0).chain.decided().members.len(),
         2,
-        "and removes nobody"
+        "and removes no member"
     );
     group.start(1);
     group.run(MS * 3000);
@@ -320,7 +320,7 @@ fn chain_of_two_waits_for_its_other_half() {
 }
 
 #[test]
-fn below_quorum_nothing_is_removed_and_returning_replica_comes_in_first() {
+fn returning_replica_is_added_before_removal_below_quorum() {
     // Three members, one removed: the chain has two. The second fails; the first comes back.
     let mut group = group(3, Durability::Disk);
     group.crash(2);
@@ -344,7 +344,7 @@ fn below_quorum_nothing_is_removed_and_returning_replica_comes_in_first() {
 }
 
 #[test]
-fn removed_head_leads_again_when_nobody_else_can() {
+fn removed_head_leads_again_when_no_other_can() {
     // The head is removed and comes back; then the others go, but one.
     let mut group = group(3, Durability::Disk);
     group.isolate(0);
@@ -407,11 +407,11 @@ fn removed_node_gets_the_entry_that_removes_it_and_asks_back_in() {
     let at = |id| now.iter().position(|it| *it == id);
     assert_eq!(now.len(), 5);
     assert_ne!(at(1).map(|at| at + 1), at(2), "elsewhere: {now:?}");
-    assert_eq!(group.leaders(), [0], "nobody had to stand");
+    assert_eq!(group.leaders(), [0], "no replica had to stand");
 }
 
 #[test]
-fn removal_that_would_leave_no_quorum_does_nothing_even_when_decided() {
+fn decided_removal_below_quorum_has_no_effect() {
     let mut group = group(3, Durability::Memory);
     group.crash(2);
     assert!(write_within(&mut group, 0, MS * 2000));
@@ -424,7 +424,7 @@ fn removal_that_would_leave_no_quorum_does_nothing_even_when_decided() {
 }
 
 #[test]
-fn what_is_passed_on_after_removal_begins_with_first_unknown_entry() {
+fn forwarding_after_removal_begins_at_first_unknown_entry() {
     // Replica 1 takes entries and passes nothing on; then it is removed.
     let mut group = group(5, Durability::Memory);
     assert!(write_within(&mut group, 4, MS * 10));
@@ -450,7 +450,7 @@ fn what_is_passed_on_after_removal_begins_with_first_unknown_entry() {
 }
 
 #[test]
-fn what_lies_in_gap_is_not_taken_for_decided_when_leader_sends_it_after_all() {
+fn late_slot_in_gap_is_not_committed() {
     let mut group = group(3, Durability::Disk);
     assert!(write_within(&mut group, 0, MS * 100));
     // A head that is cut off holds an entry of its own where the others decide another.
@@ -609,7 +609,7 @@ fn state_of_a_higher_ballot_decides_nothing_down_the_chain() {
 }
 
 #[test]
-fn life_that_forgot_vouches_for_nothing_that_it_has_not_fetched() {
+fn incarnation_without_state_vouches_only_for_fetched_entries() {
     // 0 and 1 decide without 2, and 0 trims what it decided.
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
@@ -625,7 +625,7 @@ fn life_that_forgot_vouches_for_nothing_that_it_has_not_fetched() {
     group.start(1);
     group.run(MS * 2000);
     assert!(group.replica(1).catch_up.is_voting() && group.replica(1).hollow());
-    // Cut off is not dead: 1 and 2 have a quorum, and nobody but 0 knows what was decided.
+    // Cut off is not dead: 1 and 2 have a quorum, and only 0 knows what was decided.
     group.heal();
     group.isolate(0);
     group.run(MS * 8000);
@@ -640,7 +640,7 @@ fn life_that_forgot_vouches_for_nothing_that_it_has_not_fetched() {
 }
 
 #[test]
-fn candidate_that_waits_for_state_that_nobody_has_any_more_takes_what_there_is() {
+fn candidate_waiting_for_lost_state_takes_available_one() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     group.isolate(2);
@@ -659,7 +659,7 @@ fn candidate_that_waits_for_state_that_nobody_has_any_more_takes_what_there_is()
     };
     group.cut.remove(&(2, 1));
     group.cut.remove(&(1, 2));
-    let ballot = asked(&mut group).expect("nobody led for long");
+    let ballot = asked(&mut group).expect("no replica led for long");
     group.network.clear();
     let refused = Message::Election(Election::PreVoteOk {
         ballot,
@@ -739,7 +739,7 @@ fn leadership_goes_past_a_member_that_lacks_the_state() {
     let leader = group.replica(0);
     let alive = Message::Alive {
         ballot: leader.ballots.promised(),
-        life: leader.peers.incarnations().of(ReplicaId(1)),
+        incarnation: leader.peers.incarnations().of(ReplicaId(1)),
         whole: true,
         able: false,
         held: leader.log.held(),
@@ -780,12 +780,12 @@ fn too_many_lost_memories_halt_with_the_remedy() {
         group.start(id);
     }
     group.run(MS * 20_000);
-    let halted = group.members[0].halted.clone().expect("it cannot go on");
+    let halted = group.members[0].halted.clone().expect("it cannot continue");
     assert!(halted.contains("--bootstrap-again"), "{halted}");
 }
 
 #[test]
-fn majority_that_went_ahead_of_state_that_is_lost_reads_its_logs_again() {
+fn majority_ahead_of_lost_state_reads_its_logs_again() {
     let mut group = group(3, Durability::Disk);
     assert!(write_within(&mut group, 0, MS * 100));
     for _ in 0..10 {
@@ -821,7 +821,7 @@ fn majority_that_went_ahead_of_state_that_is_lost_reads_its_logs_again() {
         let ahead = group.replica(id);
         assert!(ahead.hollow() && ahead.log.committed() == base && ahead.log.executed() < base);
     }
-    // Nobody has that state any more. Whoever stands still shows how much was decided.
+    // No replica has that state any more. A candidate still shows how much was decided.
     group.crash(0);
     group.heal();
     for id in [1_usize, 2] {
@@ -1015,7 +1015,7 @@ fn pages(group: &mut Group, held: Slot) -> Vec<(Slot, Slot)> {
     let leader = group.replica(0);
     let alive = Message::Alive {
         ballot: leader.ballots.promised(),
-        life: leader.peers.incarnations().of(ReplicaId(2)),
+        incarnation: leader.peers.incarnations().of(ReplicaId(2)),
         whole: true,
         able: true,
         held,
@@ -1034,7 +1034,7 @@ fn pages(group: &mut Group, held: Slot) -> Vec<(Slot, Slot)> {
 }
 
 #[test]
-fn joiner_is_sent_no_page_again_while_that_is_on_its_way_and_again_when_it_does_not_come() {
+fn joiner_gets_page_again_only_when_it_was_lost() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     group.crash(2);
@@ -1049,7 +1049,7 @@ fn joiner_is_sent_no_page_again_while_that_is_on_its_way_and_again_when_it_does_
         panic!("one page")
     };
     assert_eq!(first, held.next());
-    // What it says now was said before the page came.
+    // The message to deliver now was sent before the page came.
     let [(second, second_last)] = pages(&mut group, held)[..] else {
         panic!("one page")
     };
@@ -1072,12 +1072,12 @@ fn entry_that_adds_a_replica_beyond_the_epoch_is_refused() {
     for op in [
         Op::Add {
             id: stranger,
-            life: Incarnation(1),
+            incarnation: Incarnation(1),
             after: ReplicaId(1),
         },
         Op::Add {
             id: ReplicaId(1),
-            life: Incarnation(1),
+            incarnation: Incarnation(1),
             after: stranger,
         },
         Op::Read {

@@ -2,11 +2,11 @@
 
 use crate::{
     chain_paxos::{ChainPaxos, Config},
-    life::{Lives, Random, lives},
+    random_runs::{Random, RandomRun, random_runs},
 };
 use quintet_replica::Durability;
 
-impl Lives for ChainPaxos {
+impl RandomRun for ChainPaxos {
     const BYPASSES_SLOW: bool = true;
 
     fn draw(random: &mut Random, _: u64) -> Config {
@@ -27,11 +27,11 @@ const RARE: [&str; 3] = [
 ];
 
 #[test]
-fn nothing_acknowledged_is_lost_on_disk() {
-    lives::<ChainPaxos>(0..150, Durability::Disk, &RARE);
+fn acknowledged_writes_survive_on_disk() {
+    random_runs::<ChainPaxos>(0..150, Durability::Disk, &RARE);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_memory() {
-    lives::<ChainPaxos>(1000..1150, Durability::Memory, &RARE);
+fn acknowledged_writes_survive_in_memory() {
+    random_runs::<ChainPaxos>(1000..1150, Durability::Memory, &RARE);
 }

@@ -317,13 +317,13 @@ fn read_before_a_round(round: impl FnOnce(&Group, Round) -> Round) -> (Group, Ba
 }
 
 #[test]
-fn round_that_an_earlier_run_passed_on_is_no_proof_for_a_read() {
-    let passed_on = |_: &Group, round| Round {
+fn round_forwarded_by_earlier_run_proves_no_read() {
+    let forwarded = |_: &Group, round| Round {
         looped: 11,
         looped_by: ReplicaSet::EMPTY.with(ReplicaId(0)).with(ReplicaId(1)),
         ..round
     };
-    let (group, read) = read_before_a_round(passed_on);
+    let (group, read) = read_before_a_round(forwarded);
     assert_eq!(
         value(&group, 1, read),
         None,

@@ -26,9 +26,9 @@ fn head_serves_every_frontend() {
         }
         group.run(MS * 1000);
         assert_converged(&group, members as u64);
-        assert_eq!(group.leaders(), [0], "nobody stood");
+        assert_eq!(group.leaders(), [0], "no replica stood");
         let all: Vec<u16> = (0..members as u16).collect();
-        assert_eq!(chain(&group, 0), all, "nobody was removed");
+        assert_eq!(chain(&group, 0), all, "no member was removed");
     }
 }
 
@@ -111,7 +111,7 @@ fn entry_travels_on_while_disks_write_it() {
     assert_eq!(
         group.replica(2).agreement.votes().reached(1),
         Slot(0),
-        "nobody has voted"
+        "no replica has voted"
     );
     group.sync(2);
     group.settle();
@@ -250,7 +250,7 @@ fn replica_far_behind_takes_the_state_and_forwards_meanwhile() {
 }
 
 #[test]
-fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
+fn voted_batches_stay_held_when_chain_outruns_transfer() {
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
     let ballot = group.replica(0).ballots.promised();
@@ -301,14 +301,14 @@ fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
 }
 
 #[test]
-fn entries_that_earlier_life_may_have_voted_for_are_kept_after_re_admission() {
+fn readmitted_replica_keeps_entries_of_earlier_votes() {
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
     let header = group.replica(0).header();
     let chain = group.replica(0).chain.decided().clone();
     group.crash(2);
     group.start(2);
-    let life = group.replica(2).me.incarnation();
+    let incarnation = group.replica(2).me.incarnation();
     let base = Slot(100);
     let skip = Message::Skip {
         ballot: header.ballot,
@@ -320,7 +320,7 @@ fn entries_that_earlier_life_may_have_voted_for_are_kept_after_re_admission() {
     group.idle(2);
     let add = Op::Add {
         id: ReplicaId(2),
-        life,
+        incarnation,
         after: ReplicaId(1),
     };
     let long = || Op::Batch(vec![0_u8; 64 << 10].into());

@@ -19,7 +19,7 @@ fn entries() -> Vec<Entry> {
         Op::Nothing,
         Op::Add {
             id,
-            life: Incarnation(3),
+            incarnation: Incarnation(3),
             after,
         },
         Op::Remove { id },
@@ -36,7 +36,7 @@ fn messages() -> Vec<Message> {
     };
     let (slot, batch) = (Slot(5), Bytes::from_static(b"a batch"));
     let vote = Vote {
-        life: Incarnation(1),
+        incarnation: Incarnation(1),
         upto: slot,
     };
     let header = Header {
@@ -75,7 +75,7 @@ fn messages() -> Vec<Message> {
         Message::Missing { ballot, held: slot },
         Message::Alive {
             ballot,
-            life: Incarnation(2),
+            incarnation: Incarnation(2),
             whole: true,
             able: false,
             held: slot,
@@ -124,7 +124,7 @@ fn decisions() -> Decisions {
 fn chain() -> Chain {
     let member = |id| Member {
         id: ReplicaId(id),
-        life: Incarnation(1),
+        incarnation: Incarnation(1),
     };
     Chain {
         members: [member(2), member(0)].into_iter().collect(),

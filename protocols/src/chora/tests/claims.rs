@@ -1,5 +1,5 @@
-//! What Appendix A proves, asserted on the logs of all replicas of a group at one moment. What one
-//! log shows by itself (Claims 1, 6, 7, 8) stands among the invariants of every replica.
+//! Asserts the claims of Appendix A on the logs of all replicas of a group at one time. Claims that
+//! one log shows by itself (1, 6, 7, 8) stand among the invariants of every replica.
 
 use crate::chora::{Chora, Value, ViewInit};
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -68,8 +68,8 @@ fn safe(one: &Chora, other: &Chora) {
     }
 }
 
-/// Claims 13 and 14: what is committed in a view stands in the log of every later initiator. Whoever
-/// has a later view's VIEW-INIT in its log has that initiator's log before it.
+/// Claims 13 and 14: what is committed in a view stands in the log of every later initiator. A
+/// replica with a later view's VIEW-INIT in its log has that initiator's log before it.
 fn completes(one: &Chora, replicas: &[&Chora], begun: &BTreeMap<u64, &ViewInit>) {
     let later: Vec<&&ViewInit> = begun
         .range(one.view.number() + 1..)

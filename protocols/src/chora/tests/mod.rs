@@ -1,8 +1,8 @@
 mod behind;
 mod claims;
 mod group;
-#[cfg(feature = "plant")]
-mod planted;
+#[cfg(feature = "bugs")]
+mod injected;
 mod random_faults;
 mod steady;
 mod views;

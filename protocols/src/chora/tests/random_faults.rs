@@ -2,7 +2,7 @@
 
 use crate::{
     chora::{Chora, Config, Drive, Proposers},
-    life::{DrawOption, Lives, Random, lives},
+    random_runs::{DrawOption, Random, RandomRun, random_runs},
 };
 use alloc::{
     format,
@@ -12,7 +12,7 @@ use alloc::{
 use core::time::Duration;
 use quintet_replica::Durability;
 
-impl Lives for Chora {
+impl RandomRun for Chora {
     fn draw(random: &mut Random, members: u64) -> Config {
         Config {
             mode: [Drive::Auto, Drive::Pulsing, Drive::Responsive][random.below(3) as usize],
@@ -72,7 +72,7 @@ impl Lives for Chora {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_on_disk() {
+fn acknowledged_writes_survive_on_disk() {
     let rare = [
         "asks for missing proposals",
         "candidate's log is older",
@@ -82,10 +82,10 @@ fn nothing_acknowledged_is_lost_on_disk() {
         "view change: a replica comes back",
         "view change: another number of proposers",
     ];
-    lives::<Chora>(0..150, Durability::Disk, &rare);
+    random_runs::<Chora>(0..150, Durability::Disk, &rare);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_memory() {
-    lives::<Chora>(1000..1150, Durability::Memory, &["recovered"]);
+fn acknowledged_writes_survive_in_memory() {
+    random_runs::<Chora>(1000..1150, Durability::Memory, &["recovered"]);
 }

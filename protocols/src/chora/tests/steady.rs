@@ -27,7 +27,7 @@ fn every_replica_proposes_and_all_execute_the_same() {
                         "{drive:?}, {members} members, {durability:?}: {batch} of {id}"
                     );
                 }
-                // What was skipped behind the last proposal is acknowledged by heartbeats.
+                // Heartbeats acknowledge the slots that were skipped behind the last proposal.
                 group.run(MS * 250);
                 assert_converged(&group, 30);
                 assert_eq!(group.marked("view began"), 0);
@@ -106,7 +106,10 @@ fn read_waits_for_the_own_next_slot() {
         let read = group.submit(2, Level::Linearizable);
         group.isolate(2);
         group.idle(2);
-        assert!(!group.answered(2, read), "nobody has acknowledged its slot");
+        assert!(
+            !group.answered(2, read),
+            "no replica has acknowledged its slot"
+        );
         group.heal();
         group.run(MS * 2000);
         assert!(group.answered(2, read));
@@ -114,7 +117,7 @@ fn read_waits_for_the_own_next_slot() {
 }
 
 #[test]
-fn lost_proposal_is_asked_for_and_repeated_by_its_proposer_alone() {
+fn lost_proposal_is_repeated_by_its_proposer_only() {
     let mut group = Group::new(3, Durability::Disk, mode(Drive::Responsive));
     group.run(MS * 10);
     group.write(0);
@@ -140,7 +143,7 @@ fn lost_proposal_is_asked_for_and_repeated_by_its_proposer_alone() {
 }
 
 #[test]
-fn window_bounds_what_is_outstanding_and_batches_take_what_waits() {
+fn window_bounds_outstanding_batches() {
     let config = Config {
         window: 2,
         ..mode(Drive::Responsive)

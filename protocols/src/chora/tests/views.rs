@@ -17,7 +17,7 @@ fn disk(members: usize) -> Group {
 }
 
 #[test]
-fn silent_replica_is_left_out_and_taken_in_again_when_it_is_back() {
+fn silent_replica_is_excluded_and_readmitted() {
     for drive in [Drive::Pulsing, Drive::Responsive] {
         for members in [3, 5] {
             let mut group = Group::new(members, Durability::Disk, mode(drive));
@@ -150,7 +150,7 @@ fn number_of_proposers_changes_while_running() {
     }
 }
 
-/// Who proposes in a replica's present view.
+/// The proposers in a replica's present view.
 fn proposing(group: &Group, at: u16) -> Vec<ReplicaId> {
     let init = group.replica(at).view.init();
     init.expect("in its view").proposers.clone()
@@ -174,7 +174,7 @@ fn those_propose_who_bring_load_and_stray_write_changes_nothing() {
             }
         };
         group.run(MS * 3000);
-        assert_eq!(proposers(&group), members, "nobody has brought anything");
+        assert_eq!(proposers(&group), members, "no member has brought load");
         load(&mut group, &[1], 150);
         assert_eq!(proposing(&group, 0), [ReplicaId(1)], "a single leader");
         let view = group.status(0).view;
@@ -182,7 +182,7 @@ fn those_propose_who_bring_load_and_stray_write_changes_nothing() {
             load(&mut group, &[2], 1);
             load(&mut group, &[1], 60);
         }
-        assert_eq!(group.status(0).view, view, "a stray write is passed on");
+        assert_eq!(group.status(0).view, view, "a stray write is forwarded");
         load(&mut group, &[1, 2], 100);
         assert_eq!(proposing(&group, 0), [ReplicaId(1), ReplicaId(2)]);
         load(&mut group, &[2], 150);
@@ -214,7 +214,7 @@ fn round(group: &mut Group, from: &[u16]) -> Duration {
 }
 
 #[test]
-fn who_is_slow_proposes_no_more_until_it_is_quick_again() {
+fn slow_proposer_stops_until_it_is_quick_again() {
     for (members, drive, slow) in [
         (3, Drive::Responsive, 2),
         (3, Drive::Pulsing, 0),
@@ -312,7 +312,7 @@ fn between_views(config: Config) -> Group {
 }
 
 #[test]
-fn requests_that_come_in_view_change_are_answered_when_view_begins() {
+fn requests_in_view_change_are_answered_when_view_begins() {
     for level in [Level::Ordered, Level::Linearizable] {
         let mut group = between_views(mode(Drive::Responsive));
         let batch = group.submit(0, level);
@@ -328,7 +328,7 @@ fn requests_that_come_in_view_change_are_answered_when_view_begins() {
 }
 
 #[test]
-fn requests_that_are_too_many_for_view_change_are_refused_as_they_come() {
+fn requests_above_limit_in_view_change_are_rejected() {
     let config = Config {
         queue_bytes: 400,
         ..mode(Drive::Responsive)
@@ -360,7 +360,7 @@ fn requests_do_not_wait_for_a_view_that_does_not_begin() {
 }
 
 #[test]
-fn whoever_leaves_is_left_out_before_it_stops_and_taken_in_when_it_stays() {
+fn leaving_member_is_excluded_and_readmitted_if_it_stays() {
     let mut group = disk(3);
     group.event(
         0,
@@ -376,7 +376,7 @@ fn whoever_leaves_is_left_out_before_it_stops_and_taken_in_when_it_stays() {
 }
 
 #[test]
-fn forgetful_replica_acknowledges_and_votes_again_in_later_view_only() {
+fn replica_without_state_votes_only_in_later_view() {
     for members in [3, 5] {
         let mut group = Group::new(members, Durability::Memory, mode(Drive::Responsive));
         group.run(MS * 10);
@@ -389,7 +389,8 @@ fn forgetful_replica_acknowledges_and_votes_again_in_later_view_only() {
         assert_eq!(group.status(2).role, "recovering");
         assert!(!group.status(2).voting);
         assert_eq!(group.replica(2).ack(), Slot(0));
-        // The view in which it forgot is the others' view still: its log is of no use for votes.
+        // The view in which it lost its state is the others' view still: its log is of no use for
+        // votes.
         group.run(MS * 30);
         assert_eq!(
             group.replica(0).view.number(),
@@ -404,7 +405,7 @@ fn forgetful_replica_acknowledges_and_votes_again_in_later_view_only() {
 }
 
 #[test]
-fn a_majority_that_forgot_is_told_what_to_do() {
+fn majority_without_state_gets_a_remedy() {
     let mut group = Group::new(3, Durability::Memory, mode(Drive::Responsive));
     group.write(0);
     group.run(MS * 5);
@@ -418,7 +419,7 @@ fn a_majority_that_forgot_is_told_what_to_do() {
 }
 
 #[test]
-fn what_is_no_longer_kept_comes_as_a_snapshot() {
+fn trimmed_entries_come_as_snapshot() {
     for durability in [Durability::Disk, Durability::Memory] {
         let config = Config {
             log_memory_bytes: 16 << 10,
@@ -442,7 +443,7 @@ fn what_is_no_longer_kept_comes_as_a_snapshot() {
 }
 
 #[test]
-fn state_that_nobody_has_any_more_is_not_waited_for() {
+fn lost_state_is_not_awaited() {
     let config = Config {
         log_memory_bytes: 16 << 10,
         proposers: Proposers::Count(0),
@@ -456,7 +457,7 @@ fn state_that_nobody_has_any_more_is_not_waited_for() {
         group.write(0);
         group.run(MS);
     }
-    // What it is told comes from a log that went further, and whoever kept that log is gone.
+    // The message comes from a log that went further, and the replica that kept that log is gone.
     let trimmed = Message::Trimmed {
         view: group.replica(2).view.number(),
         first: Slot(5000),
@@ -530,7 +531,7 @@ pub fn acknowledged_before_the_view_changed(config: Config) -> Group {
 }
 
 #[test]
-fn acknowledgements_are_forgotten_when_the_view_changes() {
+fn acknowledgements_are_dropped_when_view_changes() {
     let group = acknowledged_before_the_view_changed(mode(Drive::Responsive));
     assert_eq!(group.replica(0).peers[1].acked(), Slot(0));
 }
@@ -712,7 +713,7 @@ fn vote_survives_a_restart() {
 }
 
 /// Replica 2 has lost its memory and is asked for its vote before it has anybody's log.
-pub fn forgetful_and_asked(config: Config) -> Group {
+pub fn asked_without_state(config: Config) -> Group {
     let mut group = Group::new(3, Durability::Memory, config);
     group.run(MS * 10);
     group.write(0);
@@ -734,8 +735,8 @@ pub fn forgetful_and_asked(config: Config) -> Group {
 }
 
 #[test]
-fn replica_that_forgot_gives_no_vote() {
-    let group = forgetful_and_asked(mode(Drive::Responsive));
+fn replica_without_state_gives_no_vote() {
+    let group = asked_without_state(mode(Drive::Responsive));
     assert_eq!(votes(&group), 0, "it does not know what it acknowledged");
 }
 
@@ -747,14 +748,14 @@ pub fn cut_off_and_read(config: Config) -> bool {
     group.run(MS * 3000);
     let batch = group.write(1);
     group.run(MS * 50);
-    assert!(group.answered(1, batch), "the others go on");
+    assert!(group.answered(1, batch), "the others continue");
     let read = group.submit(0, quintet_replica::Level::Linearizable);
     group.run(MS * 50);
     group.answered(0, read)
 }
 
 #[test]
-fn a_replica_that_is_cut_off_answers_no_reads() {
+fn isolated_replica_answers_no_reads() {
     assert!(!cut_off_and_read(mode(Drive::Responsive)));
 }
 

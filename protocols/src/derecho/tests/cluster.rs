@@ -6,7 +6,7 @@
 //!                                                                          by time, from one seed
 //! ```
 
-use crate::{derecho::Derecho, group::MS, life::Random};
+use crate::{derecho::Derecho, group::MS, random_runs::Random};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::String,
@@ -144,7 +144,7 @@ impl Cluster {
         let mut config = Config::default();
         config.set("layout", layout).expect("a layout");
         if let Some(bug) = bug {
-            config.set("plant", bug).expect("an injected bug");
+            config.set("bug", bug).expect("an injected bug");
         }
         let layout = config.layout().expect("a layout");
         assert_eq!(layout.check(usize::from(processes)), Ok(()));
@@ -233,7 +233,7 @@ impl Cluster {
             let checkpoint = disk.checkpoint.as_ref();
             let recovered = RecoveredBytes {
                 first_boot,
-                forgot: state_lost,
+                state_lost,
                 promise: disk.promise.clone(),
                 checkpoint: checkpoint.map(|(slot, summary, _)| (*slot, summary.clone())),
                 records: disk.records.clone(),
@@ -633,7 +633,7 @@ impl Cluster {
         all.for_each(|id| self.start(id));
     }
 
-    /// What was acknowledged in a group is given up.
+    /// Gives up the acknowledged writes of a group.
     pub fn give_up(&mut self, group: u32) {
         let group = GroupId(group);
         self.acknowledged.remove(&group);

@@ -117,7 +117,7 @@ fn blocks_that_a_broken_connection_lost_come_again() {
 /// A member dies after every number of packets while large messages pass through it: the view
 /// wedges, the trim says what of them is delivered, and the rest is sent in the next view.
 #[test]
-fn member_that_dies_while_it_passes_blocks_on_leaves_nothing_half_delivered() {
+fn relay_crash_leaves_no_message_half_delivered() {
     for dies in [0, 1, 2] {
         for packets in (0..120).step_by(5) {
             let mut group = Group::new(4, Durability::Disk, in_blocks("binomial"));
@@ -188,9 +188,9 @@ fn member_still_starting_gets_all_blocks_when_it_is_in_view() {
     assert_converged(&group, batches.len() as u64);
 }
 
-/// What a slot says of a run of nulls is bounded by its receivers, whichever replica wrote it.
+/// Receivers bound the run of nulls that a slot states, whichever replica wrote it.
 #[test]
-fn slot_that_announces_huge_run_of_nulls_is_not_taken_at_its_word() {
+fn slot_with_huge_run_of_nulls_is_bounded() {
     let mut group = group(3);
     let layout = group.replica(1).sst.layout;
     let slot = layout.area(1) + layout.slot(None, 0);
@@ -214,7 +214,7 @@ fn slot_that_announces_huge_run_of_nulls_is_not_taken_at_its_word() {
 }
 
 #[test]
-fn who_fell_far_behind_fills_its_places_in_several_runs() {
+fn owner_far_behind_fills_its_slots_in_several_runs() {
     let mut group = group(3);
     let layout = group.replica(1).sst.layout;
     let head = layout.area(1) + sst::HEAD;

@@ -1,9 +1,9 @@
 //! Single cases by hand.
 
 mod cluster;
+#[cfg(feature = "bugs")]
+mod injected;
 mod large;
-#[cfg(feature = "plant")]
-mod planted;
 mod progress;
 mod raw;
 mod shard_members;
@@ -67,7 +67,7 @@ fn in_memory_a_turn_says_at_once_what_it_holds() {
 }
 
 #[test]
-fn message_among_many_costs_each_pair_few_puts_and_not_one_for_each_null() {
+fn message_costs_few_puts_per_pair_and_none_per_null() {
     let (members, messages) = (8, 4);
     let mut group = Group::<Derecho>::new(members, Durability::Memory, Config::default());
     let mut packets = 0;

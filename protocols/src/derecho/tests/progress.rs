@@ -43,8 +43,8 @@ fn dies_after(group: &mut Group<Derecho>, victim: u16, packets: usize, disks: us
 }
 
 /// Of three members, 2 is suspected, `dies` dies permanently while the others vote on the next
-/// view, and 2 comes back. Whether that view had come about where it lives on, whether it was gone
-/// around, and whether the two that are left continue.
+/// view, and 2 comes back. Whether that view had come about at the replica that stays, whether it
+/// was gone around, and whether the two that are left continue.
 fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bool, bool, bool) {
     let stays = 1 - dies;
     let mut group = group(3);
@@ -52,7 +52,7 @@ fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bo
     group.settle();
     group.crash(2);
     let kept = (!restarts).then(|| group.write(stays));
-    // What it wrote is on its disk; what follows from that it is not to see.
+    // Its writes are on its disk; it does not see their effects.
     group.members[usize::from(stays)].slow_disk = restarts;
     group.event(0, Event::Control(Control::ReportFailure(ReplicaId(2))));
     dies_after(&mut group, dies, packets, disks);
@@ -68,9 +68,9 @@ fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bo
     group.run(MS * 12_000);
     let batch = group.write(stays);
     group.run(MS * 1000);
-    let goes_on = group.answered(stays, batch);
+    let continues = group.answered(stays, batch);
     let around = group.marked("restart around a view") > 0;
-    if goes_on {
+    if continues {
         let kept = kept.is_none_or(|batch| group.answered(stays, batch));
         assert!(kept, "what was asked for is kept");
         // It was not permanently, after all.
@@ -79,13 +79,13 @@ fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bo
         assert!(group.status(dies).voting, "{:?}", group.status(dies));
         assert_converged(&group, 2);
     }
-    (agreed, around, goes_on)
+    (agreed, around, continues)
 }
 
-/// The vote leaves 2 out; without whoever died it cannot come about, and 2 and the other are two of
-/// three members of the last view that did.
+/// The vote leaves 2 out; without the crashed replica it cannot come about, and 2 and the other are
+/// two of three members of the last view that did.
 #[test]
-fn who_dies_for_good_while_vote_is_out_leaves_majority_that_goes_on() {
+fn majority_continues_after_crash_during_vote() {
     let mut gone_around = [0; 4];
     for (case, (dies, restarts)) in [(0, false), (0, true), (1, false), (1, true)]
         .into_iter()
@@ -93,11 +93,11 @@ fn who_dies_for_good_while_vote_is_out_leaves_majority_that_goes_on() {
     {
         for packets in 0..40 {
             for disks in DISKS {
-                let (agreed, around, goes_on) = a_vote_is_out(dies, packets, restarts, disks);
+                let (agreed, around, continues) = a_vote_is_out(dies, packets, restarts, disks);
                 let what = alloc::format!(
                     "{dies} died after {packets} packets, restart {restarts}, disks {disks}"
                 );
-                assert!(agreed || goes_on, "{what}");
+                assert!(agreed || continues, "{what}");
                 gone_around[case] += u32::from(around);
             }
         }
@@ -157,7 +157,7 @@ fn group_follows_majorities_of_its_views_and_not_that_of_epoch() {
         }
         let batch = group.write(0);
         group.run(MS * 1500);
-        assert!(group.answered(0, batch), "{left} go on");
+        assert!(group.answered(0, batch), "{left} continue");
         assert_eq!(group.replica(0).membership.view().members.len(), left);
     }
     for id in 0..11 {
@@ -185,7 +185,7 @@ fn group_follows_majorities_of_its_views_and_not_that_of_epoch() {
 }
 
 #[test]
-fn long_tail_is_sent_when_there_is_room_however_often_it_is_asked_for() {
+fn long_tail_is_sent_once_when_there_is_room() {
     let mut group = group(3);
     group.crash(1);
     let batch = group.submit_long(0, Level::Ordered, 64 << 10);

@@ -15,7 +15,7 @@ fn group(members: usize, change: impl FnOnce(&mut Config)) -> Group<Derecho> {
     Group::new(members, Durability::Memory, config)
 }
 
-/// What a member has executed of one sender's.
+/// The batches of one sender that a member has executed.
 fn of(group: &Group<Derecho>, id: u16, sender: &[BatchId]) -> Vec<BatchId> {
     let mut all = group.batches(id);
     all.retain(|batch| sender.contains(batch));
@@ -23,7 +23,7 @@ fn of(group: &Group<Derecho>, id: u16, sender: &[BatchId]) -> Vec<BatchId> {
 }
 
 #[test]
-fn message_is_executed_where_it_is_received_without_waiting_for_anybody() {
+fn message_is_executed_on_receipt_without_waiting() {
     let mut group = group(3, |_| {});
     let mut sent = [const { Vec::new() }; 3];
     for round in 0..40 {

@@ -337,7 +337,7 @@ fn acknowledged_batches_of_shards_are_kept() {
 }
 
 /// The checks that find bugs: another way of failing is none of these bugs.
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 const CHECKS: [&str; 5] = [
     "another batch in",
     "is lost at",
@@ -347,7 +347,7 @@ const CHECKS: [&str; 5] = [
 ];
 
 /// Every injected bug is found by one of these runs: a check fails that is about such bugs.
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 #[test]
 fn random_runs_find_each_bug_injected_into_shards() {
     let found = |bug: &'static str, checks: &[&str]| {

@@ -22,13 +22,13 @@ fn write_slowly(group: &mut Group<Derecho>, slow: &[u16], messages: usize) {
 }
 
 #[test]
-fn member_for_which_alone_everybody_waits_is_left_out_and_comes_back_after_pause() {
+fn member_that_delays_all_is_excluded_and_returns_later() {
     let mut group = group(3);
     write_slowly(&mut group, &[2], 10);
-    let early = group.marked("sluggish member removed");
+    let early = group.marked("slow member removed");
     assert_eq!(early, 0, "once in a row is not enough");
     write_slowly(&mut group, &[2], 10);
-    assert_eq!(group.marked("sluggish member removed"), 1);
+    assert_eq!(group.marked("slow member removed"), 1);
     assert_eq!(group.members[0].route, [0, 1]);
     group.run(MS * 500);
     assert_eq!(group.members[0].route, [0, 1], "its pause is not over");
@@ -41,11 +41,11 @@ fn member_for_which_alone_everybody_waits_is_left_out_and_comes_back_after_pause
 }
 
 #[test]
-fn who_is_as_slow_as_the_others_stays() {
+fn member_as_slow_as_others_stays() {
     for slow in [&[0, 1, 2][..], &[1, 2]] {
         let mut group = group(3);
         write_slowly(&mut group, slow, 30);
-        assert_eq!(group.marked("sluggish member removed"), 0, "{slow:?}");
+        assert_eq!(group.marked("slow member removed"), 0, "{slow:?}");
         assert_eq!(group.status(0).view, 1);
         let states: Vec<_> = (0..3).map(|id| group.batches(id).len()).collect();
         assert_eq!(states, [30; 3]);
@@ -53,16 +53,16 @@ fn who_is_as_slow_as_the_others_stays() {
 }
 
 #[test]
-fn nobody_is_left_out_where_switched_off_or_would_leave_no_majority() {
+fn no_member_is_excluded_when_off_or_without_majority() {
     let config = Config {
         slow_member: core::time::Duration::ZERO,
         ..Config::default()
     };
     let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
     write_slowly(&mut group, &[2], 30);
-    assert_eq!(group.marked("sluggish member removed"), 0);
+    assert_eq!(group.marked("slow member removed"), 0);
     let mut group = Group::<Derecho>::new(2, Durability::Disk, Config::default());
     write_slowly(&mut group, &[1], 30);
-    assert_eq!(group.marked("sluggish member removed"), 0);
+    assert_eq!(group.marked("slow member removed"), 0);
     assert_eq!(group.status(1).view, 1);
 }

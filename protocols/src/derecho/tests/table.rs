@@ -19,7 +19,7 @@ fn table(view: u64) -> Table {
 fn proposal(proposer: u64, base: u64) -> Proposal {
     let member = |id| Member {
         id: ReplicaId(id),
-        life: base,
+        starts: base,
         incarnation: Incarnation(base),
     };
     Proposal {

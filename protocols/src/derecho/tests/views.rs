@@ -7,7 +7,7 @@ use core::time::Duration;
 use quintet_replica::{Control, Event, Options, ReplicaId};
 
 #[test]
-fn minority_halts_and_the_majority_goes_on() {
+fn minority_halts_and_majority_continues() {
     let mut group = group(5);
     group.write(0);
     group.settle();
@@ -47,7 +47,7 @@ fn group_with_states(members: u16) -> Group<Derecho> {
 }
 
 #[test]
-fn restart_goes_on_without_a_member_that_lost_its_log() {
+fn restart_continues_without_member_that_lost_its_log() {
     let mut group = group_with_states(3);
     group.damage(2);
     group.members[2].slow_state = true;
@@ -149,7 +149,7 @@ fn even_split_halts_both_halves_and_heals() {
 }
 
 #[test]
-fn view_that_one_member_alone_has_installed_is_not_told_as_agreed() {
+fn view_installed_by_one_member_is_not_reported_as_agreed() {
     let mut group = Group::<Derecho>::unstarted(3, Durability::Disk, Config::default());
     for id in 1..3 {
         group.cut.insert((id, 0));
@@ -159,7 +159,10 @@ fn view_that_one_member_alone_has_installed_is_not_told_as_agreed() {
     group.run(MS * 10);
     assert_eq!(group.status(0).role, "leader", "at work");
     assert_eq!(group.members[0].route_ahead, [0, 1, 2]);
-    assert!(group.members[0].route.is_empty(), "nobody else is known");
+    assert!(
+        group.members[0].route.is_empty(),
+        "no other member is known"
+    );
     assert_eq!(group.members[1].route, [0, 1, 2], "two of three");
 }
 
@@ -207,7 +210,7 @@ fn leader_that_dies_at_any_step_of_the_trim_is_replaced() {
 }
 
 #[test]
-fn memory_that_forgot_comes_back_as_another_life() {
+fn member_without_state_returns_as_new_incarnation() {
     let mut group = Group::<Derecho>::new(3, Durability::Memory, Config::default());
     let first = group.write(1);
     group.settle();
@@ -225,7 +228,7 @@ fn memory_that_forgot_comes_back_as_another_life() {
 }
 
 #[test]
-fn when_all_memories_are_lost_nobody_serves_emptiness() {
+fn cluster_without_any_state_does_not_serve() {
     let mut group = Group::<Derecho>::new(3, Durability::Memory, Config::default());
     group.write(1);
     group.settle();
@@ -272,7 +275,7 @@ fn views_shrink_one_by_one_below_a_majority_of_the_epoch() {
     }
     let batch = group.write(0);
     group.run(MS * 500);
-    assert!(group.answered(0, batch), "two of the last three go on");
+    assert!(group.answered(0, batch), "two of the last three continue");
     group.crash(1);
     let batch = group.write(0);
     group.run(MS * 1500);
@@ -289,8 +292,8 @@ fn views_shrink_one_by_one_below_a_majority_of_the_epoch() {
     assert!(group.answered(1, batch), "{:?}", group.status(1));
 }
 
-/// Two members and three that come back at once and die as soon as they are let in: whoever was
-/// there before must be able to continue.
+/// Two members and three that come back at once and die as soon as they are let in: the earlier
+/// members must be able to continue.
 #[test]
 fn no_more_join_at_a_time_than_leave_the_others_a_majority() {
     let mut group = group(5);
@@ -379,7 +382,7 @@ fn member_that_missed_a_view_answers_no_read() {
 
 /// One memory of three holds what was acknowledged: the group restarts from it and from no other.
 #[test]
-fn who_forgot_is_not_complete_in_the_view_that_it_forgot_in() {
+fn member_without_state_is_incomplete_in_that_view() {
     let mut group = Group::<Derecho>::new(3, Durability::Memory, Config::default());
     group.write(1);
     group.settle();
@@ -401,7 +404,7 @@ fn who_forgot_is_not_complete_in_the_view_that_it_forgot_in() {
 /// The rest of the log is not enough for it, however little it lacks: the others continue until it
 /// has fetched a state.
 #[test]
-fn who_lacks_what_is_no_longer_in_log_is_let_in_with_state_and_not_before() {
+fn replica_behind_trimmed_log_is_admitted_with_state_only() {
     let mut config = Config::default();
     config
         .set("log_memory_bytes", "1024")
@@ -426,9 +429,9 @@ fn who_lacks_what_is_no_longer_in_log_is_let_in_with_state_and_not_before() {
     assert_converged(&group, 101);
 }
 
-/// What is delivered while somebody fetches a state stays in the log, up to twice the bound.
+/// Entries delivered while a member fetches a state stay in the log, up to twice the bound.
 #[test]
-fn log_keeps_more_while_somebody_is_on_its_way() {
+fn log_keeps_more_while_a_peer_catches_up() {
     let mut config = Config::default();
     config
         .set("log_memory_bytes", "4096")

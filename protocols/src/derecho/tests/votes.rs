@@ -36,7 +36,7 @@ fn vote_late(group: &mut Group<Derecho>, voters: &[u16]) -> Vec<Vec<Vec<u16>>> {
     for id in voters {
         group.members[usize::from(*id)].slow_disk = true;
     }
-    // Somebody joins or is suspected: 0 proposes.
+    // A replica joins or is suspected: 0 proposes.
     play(group, |from, to| {
         (from, to) != (0, 1) && at_work(to) && (at_work(from) || to == 0)
     });

@@ -14,7 +14,7 @@ use quintet_replica::{Bytes, CommandTime, Frame, Incarnation, ReplicaId, Slot, W
 fn member(id: u16) -> Member {
     Member {
         id: ReplicaId(id),
-        life: 2,
+        starts: 2,
         incarnation: Incarnation(7),
     }
 }
@@ -78,12 +78,12 @@ fn messages() -> Vec<Message> {
             bytes: batch,
         },
         Message::Join(Join {
-            life: 2,
+            starts: 2,
             incarnation: Incarnation(7),
             view: 4,
             coming: true,
             complete: false,
-            forgot: true,
+            state_lost: true,
             sure: Slot(6),
         }),
         Message::Views {
@@ -133,7 +133,7 @@ fn encodings_stay_as_they_are() {
     });
     for accepted in [None, Some(proposal(None)), Some(proposal(Some(view(5))))] {
         encodings.check(&Promised {
-            life: 2,
+            starts: 2,
             view: view(3),
             complete: true,
             promised: ballot(),
@@ -154,7 +154,7 @@ fn encodings_stay_as_they_are() {
 #[test]
 fn promise_of_version_1_has_no_view_behind_its_proposal() {
     let promised = |accepted| Promised {
-        life: 2,
+        starts: 2,
         view: view(3),
         complete: true,
         promised: ballot(),
@@ -172,7 +172,7 @@ fn promise_of_version_1_has_no_view_behind_its_proposal() {
 }
 
 #[test]
-fn views_out_of_order_and_blocks_out_of_their_message_are_refused() {
+fn views_and_blocks_out_of_order_are_rejected() {
     let mut unsorted = view(3);
     unsorted.members.reverse();
     assert!(View::decode_all(unsorted.encode_to_bytes()).is_err());
@@ -211,7 +211,7 @@ fn encodings_of_shards_stay_as_they_are() {
         sure: Slot(8),
     };
     encodings.check(&Promised {
-        life: 2,
+        starts: 2,
         view: sharded,
         complete: true,
         promised: ballot(),

@@ -57,7 +57,7 @@ fn is_answered_in(group: &mut Group, at: u16, batch: BatchId, time: u32) -> bool
 }
 
 #[test]
-fn nobody_waits_for_a_member_behind_a_slow_link() {
+fn cluster_does_not_wait_for_member_behind_slow_link() {
     for members in [3, 5] {
         for slow in 0..members as u16 {
             let mut group = group(members, Durability::Disk);
@@ -80,7 +80,7 @@ fn nobody_waits_for_a_member_behind_a_slow_link() {
 }
 
 #[test]
-fn nobody_waits_for_a_member_with_a_slow_disk() {
+fn cluster_does_not_wait_for_member_with_slow_disk() {
     let mut group = group(3, Durability::Disk);
     let before = answered_in(&mut group, 1000, &[0, 1], 1);
     group.members[2].slow_disk = true;
@@ -117,7 +117,7 @@ fn clients_of_a_slow_member_are_answered_while_it_is_bypassed() {
 }
 
 #[test]
-fn members_that_each_find_themselves_slow_order_what_is_forwarded_to_them() {
+fn self_declared_slow_members_order_forwarded_requests() {
     let mut group = group(3, Durability::Disk);
     for id in 0..3 {
         finds_slow(&mut group, id, &[id]);
@@ -149,7 +149,7 @@ fn members_that_each_find_the_other_slow_do_not_stop_the_group() {
 }
 
 #[test]
-fn nobody_is_bypassed_when_those_that_are_quick_are_no_majority() {
+fn no_member_is_bypassed_without_quick_majority() {
     let mut group = group(3, Durability::Disk);
     all_find_slow(&mut group, &[2]);
     let write = group.write(2);
@@ -172,7 +172,7 @@ fn nobody_is_bypassed_when_those_that_are_quick_are_no_majority() {
 }
 
 #[test]
-fn what_was_forwarded_to_member_that_dies_is_forwarded_to_another() {
+fn request_forwarded_to_crashed_member_is_forwarded_again() {
     let mut group = group(5, Durability::Disk);
     all_find_slow(&mut group, &[2]);
     group.run(MS * 10);
@@ -192,7 +192,7 @@ fn what_was_forwarded_to_member_that_dies_is_forwarded_to_another() {
 }
 
 #[test]
-fn what_a_broken_connection_lost_is_forwarded_again() {
+fn requests_lost_with_connection_are_forwarded_again() {
     let mut group = group(5, Durability::Disk);
     all_find_slow(&mut group, &[2]);
     group.run(MS * 10);
@@ -211,7 +211,7 @@ fn forwarded_request_is_suggested_again_when_its_slot_is_lost() {
     all_find_slow(&mut group, &[2]);
     group.run(MS * 10);
     assert_eq!(group.replica(2).relay.to(), Some(ReplicaId(0)));
-    // Nobody hears of the suggestion, and another member revokes its slot.
+    // No member receives the suggestion, and another member revokes its slot.
     group.cut.extend([(0, 1), (0, 2)]);
     let write = group.write(2);
     group.run(MS * 5);
@@ -225,7 +225,7 @@ fn forwarded_request_is_suggested_again_when_its_slot_is_lost() {
 }
 
 #[test]
-fn reads_are_answered_at_member_that_does_not_know_that_it_is_bypassed() {
+fn bypassed_member_answers_reads() {
     let mut group = group(3, Durability::Disk);
     finds_slow(&mut group, 0, &[2]);
     for _ in 0..5 {

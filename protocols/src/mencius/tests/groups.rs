@@ -73,13 +73,16 @@ fn idle_replicas_skip_what_lies_before_a_suggestion() {
     for _ in 0..5 {
         let batch = group.write(1);
         group.run(MS * 5);
-        assert!(group.answered(1, batch), "nobody waits for the idle ones");
+        assert!(
+            group.answered(1, batch),
+            "no member waits for the idle ones"
+        );
     }
     assert!(group.marked("skips own slots") > 0);
 }
 
 #[test]
-fn slots_of_silent_owner_are_revoked_and_it_goes_on_behind_them() {
+fn silent_owner_continues_behind_its_revoked_slots() {
     for members in [3, 5] {
         let mut group = group(members, Durability::Disk);
         group.write(1);
@@ -93,7 +96,7 @@ fn slots_of_silent_owner_are_revoked_and_it_goes_on_behind_them() {
             group.run(MS * 10);
             let last: Vec<String> = (0..members as u16)
                 .filter(|id| *id != 1)
-                .map(|id| crate::life::Lives::describe(group.replica(id)))
+                .map(|id| crate::random_runs::RandomRun::describe(group.replica(id)))
                 .collect();
             assert!(
                 group.answered(0, batch),
@@ -110,7 +113,7 @@ fn slots_of_silent_owner_are_revoked_and_it_goes_on_behind_them() {
 }
 
 #[test]
-fn owner_that_was_taken_for_dead_suggests_again_what_lost_its_slot() {
+fn owner_taken_for_dead_suggests_lost_batches_again() {
     let mut group = group(3, Durability::Disk);
     group.isolate(2);
     let lost = group.write(2);
@@ -172,7 +175,7 @@ fn late_answer_reports_no_progress_of_a_restarted_peer() {
 }
 
 #[test]
-fn nobody_waits_for_owner_that_is_far_behind_and_fetches_its_state() {
+fn cluster_does_not_wait_for_owner_that_fetches_state() {
     let config = Config {
         window: 1024,
         log_memory_bytes: 4096,
@@ -215,7 +218,7 @@ fn nobody_waits_for_owner_that_is_far_behind_and_fetches_its_state() {
 }
 
 #[test]
-fn a_replica_that_is_cut_off_answers_no_reads() {
+fn isolated_replica_answers_no_reads() {
     let mut group = group(3, Durability::Disk);
     group.isolate(2);
     let read = group.submit(2, Level::Linearizable);
@@ -241,7 +244,7 @@ fn suggestion_is_accepted_in_its_owners_slots_only() {
 }
 
 #[test]
-fn a_majority_that_forgot_is_told_what_to_do() {
+fn majority_without_state_gets_a_remedy() {
     let mut group = group(3, Durability::Memory);
     group.write(0);
     group.run(MS * 5);
@@ -255,26 +258,26 @@ fn a_majority_that_forgot_is_told_what_to_do() {
 }
 
 #[test]
-fn damaged_journal_makes_nothing_decided_that_lost_record_wrote_over() {
+fn damaged_journal_decides_no_overwritten_record() {
     let record = |committed: u64| Record {
         ballot: Ballot::default(),
         decided: false,
         committed: Slot(committed),
         value: Value::Noop,
     };
-    for (forgot, decided) in [(false, true), (true, false)] {
+    for (state_lost, decided) in [(false, true), (true, false)] {
         let group = Group::unstarted(3, Durability::Disk, Config::default());
         let mut replica = Mencius::new(group.setup(1));
         let recovered = Recovered {
             first_boot: false,
-            forgot,
+            state_lost,
             promise: None,
             checkpoint: None,
             records: alloc::vec![(Slot(1), record(0)), (Slot(2), record(1))],
         };
         assert!(replica.restore(recovered));
         let first = replica.log.get(Slot(1)).expect("it was kept");
-        assert_eq!(first.decided, decided, "forgot: {forgot}");
+        assert_eq!(first.decided, decided, "state lost: {state_lost}");
     }
 }
 
@@ -298,7 +301,7 @@ fn message_that_names_one_slot_of_each_kind_loses_none() {
 }
 
 #[test]
-fn promise_that_was_long_in_writing_tells_nothing_false_about_what_was_forgotten_meanwhile() {
+fn slow_promise_reports_no_dropped_votes() {
     let config = Config {
         log_memory_bytes: 1024,
         ..Config::default()
@@ -321,7 +324,7 @@ fn promise_that_was_long_in_writing_tells_nothing_false_about_what_was_forgotten
         group.write(0);
         group.run(MS * 100);
     }
-    assert!(group.replica(2).log.first() > first, "it has forgotten");
+    assert!(group.replica(2).log.first() > first, "it has trimmed");
     group.members[2].slow_disk = false;
     group.run(MS * 100);
     assert!(group.marked("promise came too late") > 0);
@@ -371,7 +374,7 @@ pub(super) fn counted_with_a_lost_vote(config: Config) -> bool {
 }
 
 #[test]
-fn vote_of_an_earlier_life_decides_nothing() {
+fn vote_of_an_earlier_incarnation_decides_nothing() {
     assert!(!counted_with_a_lost_vote(Config::default()));
 }
 
@@ -406,7 +409,7 @@ fn replica_halts_when_decided_slot_has_another_value() {
     group.write(1);
     group.run(MS * 50);
     let (owner, ballot) = (ReplicaId(1), Ballot::default());
-    // What lies before it is not decided: nobody executes it.
+    // The slots before it are not decided: no replica executes it.
     let slot = group.replica(0).turns.slot_of(owner, Slot(30));
     let learn = |value| {
         let (first, last) = (slot, slot);
@@ -445,7 +448,7 @@ fn promise_with_long_values_waits_for_room() {
 }
 
 #[test]
-fn slots_of_owner_from_whom_something_long_comes_are_not_revoked() {
+fn slots_of_owner_that_sends_long_frame_are_not_revoked() {
     let mut group = group(3, Durability::Disk);
     group.run(MS * 100);
     let batch = group.write(1);

@@ -1,6 +1,6 @@
 mod bypass;
 mod groups;
-#[cfg(feature = "plant")]
-mod planted;
+#[cfg(feature = "bugs")]
+mod injected;
 mod random_faults;
 mod wire;

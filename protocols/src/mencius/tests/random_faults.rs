@@ -1,13 +1,13 @@
 //! Groups under random loss, duplication, delay, cuts and crashes; then healed, and complete.
 
 use crate::{
-    life::{Lives, Random, lives},
     mencius::{Config, Mencius},
+    random_runs::{Random, RandomRun, random_runs},
 };
 use alloc::{format, string::String};
 use quintet_replica::Durability;
 
-impl Lives for Mencius {
+impl RandomRun for Mencius {
     const BYPASSES_SLOW: bool = true;
 
     fn draw(random: &mut Random, _members: u64) -> Config {
@@ -33,7 +33,7 @@ impl Lives for Mencius {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_on_disk() {
+fn acknowledged_writes_survive_on_disk() {
     // In seed 59 a member behind a cut whose slots are revoked suggested slot after slot for a read.
     let rare = [
         "own slots were revoked",
@@ -41,10 +41,10 @@ fn nothing_acknowledged_is_lost_on_disk() {
         "slow member forwards its requests",
         "suggestions sent again",
     ];
-    lives::<Mencius>(0..100, Durability::Disk, &rare);
+    random_runs::<Mencius>(0..100, Durability::Disk, &rare);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_memory() {
-    lives::<Mencius>(1000..1100, Durability::Memory, &["recovered"]);
+fn acknowledged_writes_survive_in_memory() {
+    random_runs::<Mencius>(1000..1100, Durability::Memory, &["recovered"]);
 }

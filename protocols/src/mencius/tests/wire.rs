@@ -22,11 +22,11 @@ fn every_kind() -> Vec<Message> {
         last: Slot(8),
     };
     let values = alloc::vec![(Slot(2), command.clone()), (Slot(5), Value::Noop)];
-    let lives = alloc::vec![Incarnation(1), Incarnation(3)];
+    let incarnations = alloc::vec![Incarnation(1), Incarnation(3)];
     let said = Said {
         incarnation: Incarnation(3),
-        lives: lives.clone(),
-        forgot: true,
+        incarnations: incarnations.clone(),
+        state_lost: true,
         latest: Slot(9),
         committed: Slot(4),
         skip: Some((Slot(5), Slot(8))),
@@ -50,7 +50,7 @@ fn every_kind() -> Vec<Message> {
         Message::Voted {
             range,
             incarnation,
-            lives
+            incarnations
         },
         Message::Learn {
             range,

@@ -2,8 +2,8 @@
 
 use super::group::{Group, MS, Packet, assert_converged, small};
 use crate::{
-    life::lives_with,
     multipaxos::{Config, Message, MultiPaxos, Proposal, Value},
+    random_runs::random_runs_with,
     sadl::{self, Name, Way},
 };
 use alloc::vec::Vec;
@@ -80,7 +80,7 @@ fn name(round: u64) -> Name {
 }
 
 #[test]
-fn name_that_does_not_follow_is_nothing_and_one_missing_is_fetched() {
+fn name_out_of_order_is_empty_and_missing_one_is_fetched() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 20);
     let slots = |rounds: &[u64]| -> Vec<Proposal> {
@@ -131,7 +131,7 @@ fn name_that_does_not_follow_is_nothing_and_one_missing_is_fetched() {
 }
 
 #[test]
-fn who_has_no_leader_continues_disseminating_and_next_leader_orders_it() {
+fn dissemination_continues_without_leader() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 20);
     group.crash(0);
@@ -167,7 +167,7 @@ fn way_can_be_changed_while_requests_wait() {
 }
 
 #[test]
-fn replica_far_behind_takes_state_and_continues_with_names_from_there() {
+fn replica_far_behind_continues_with_names_from_state() {
     let config = Config {
         log_memory_bytes: 2048,
         ..disseminating()
@@ -195,19 +195,19 @@ const RARE: [&str; 4] = [
     "leadership handed off",
 ];
 
-fn lives(seeds: core::ops::Range<u64>, durability: Durability) {
-    lives_with::<MultiPaxos>(seeds, durability, &RARE, |seed, config| {
+fn random_runs(seeds: core::ops::Range<u64>, durability: Durability) {
+    random_runs_with::<MultiPaxos>(seeds, durability, &RARE, |seed, config| {
         config.set("dissemination", "sadl").expect("an option");
         config.sadl_window = 1 + seed % 7;
     });
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_on_disk() {
-    lives(2000..2100, Durability::Disk);
+fn acknowledged_writes_survive_on_disk() {
+    random_runs(2000..2100, Durability::Disk);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_memory() {
-    lives(3000..3100, Durability::Memory);
+fn acknowledged_writes_survive_in_memory() {
+    random_runs(3000..3100, Durability::Memory);
 }

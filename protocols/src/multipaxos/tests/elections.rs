@@ -113,7 +113,7 @@ fn voter_with_a_leader_refuses_a_pre_vote() {
     assert_eq!(
         group.replica(1).ballots.promised(),
         ballot(1, 0),
-        "asking binds nobody"
+        "asking binds no replica"
     );
 }
 
@@ -339,7 +339,7 @@ fn value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
     assert_eq!(
         at(2),
         Some((ask, Vec::new())),
-        "nobody of the majority accepted anything"
+        "none of the majority accepted anything"
     );
     assert_eq!(at(3), Some((ask, [33].to_vec())));
     assert_eq!(
@@ -351,7 +351,7 @@ fn value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
 }
 
 #[test]
-fn promise_of_an_earlier_life_does_not_count() {
+fn promise_of_an_earlier_incarnation_does_not_count() {
     let mut group = group(5);
     let ask = candidate(&mut group);
     let up = Link::Up {
@@ -363,10 +363,13 @@ fn promise_of_an_earlier_life_does_not_count() {
     assert_eq!(
         group.status(1).role,
         "candidate",
-        "replica 2 forgot what it promised"
+        "replica 2 lost what it promised"
     );
     send(&mut group, 2, 1, &promise(ask, &[]));
-    assert_eq!(group.marked("ignored: promise of an earlier life"), 1);
+    assert_eq!(
+        group.marked("ignored: promise of an earlier incarnation"),
+        1
+    );
 }
 
 #[test]
@@ -393,7 +396,7 @@ fn long_promise_comes_in_pages() {
 }
 
 #[test]
-fn candidate_behind_trimmed_log_fetches_state_instead_of_leading() {
+fn candidate_behind_trimmed_log_fetches_state() {
     let config = Config {
         log_memory_bytes: 1 << 16,
         pre_vote: false,

@@ -1,4 +1,4 @@
-//! What is neither more nor less: comparisons whose two sides are equal.
+//! Comparisons whose two sides are equal: neither more nor less.
 
 use super::group::{Group, MS, Packet};
 use crate::multipaxos::{Config, Message};
@@ -75,7 +75,7 @@ fn ballot_that_is_promised_is_not_offered_again() {
 }
 
 #[test]
-fn leader_that_keeps_the_next_slot_makes_nobody_fetch_a_state() {
+fn leader_that_keeps_next_slot_causes_no_state_transfer() {
     let mut group = group();
     group.members[1].slow_disk = true;
     group.members[2].slow_disk = true;

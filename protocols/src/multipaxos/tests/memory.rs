@@ -1,4 +1,4 @@
-//! Memory durability: replicas that come back having forgotten.
+//! Memory durability: replicas that come back having lost their state.
 
 use super::group::{Group, MS, Packet, assert_converged, small};
 use crate::multipaxos::{Config, Message, Part, replica::Role};
@@ -12,7 +12,7 @@ fn group(members: usize) -> Group {
 }
 
 #[test]
-fn forgetful_follower_takes_leaders_log_over_before_it_votes() {
+fn follower_without_state_takes_leaders_log_before_voting() {
     for members in [3, 4, 5] {
         let mut group = group(members);
         for _ in 0..20 {
@@ -31,7 +31,7 @@ fn forgetful_follower_takes_leaders_log_over_before_it_votes() {
 }
 
 #[test]
-fn forgetful_leader_comes_back_as_a_follower() {
+fn leader_without_state_comes_back_as_follower() {
     let mut group = group(3);
     for _ in 0..20 {
         group.write(1);
@@ -54,7 +54,7 @@ fn while_recovering_it_neither_promises_nor_votes() {
     group.crash(2);
     group.start(2);
     group.isolate(2);
-    // Only 1 and the forgetful 2 could elect; 0 is away.
+    // Only 1 and the restarted 2 could elect; 0 is away.
     group.crash(0);
     group.heal();
     group.isolate(0);
@@ -93,7 +93,7 @@ fn diskless_recovery_amnesia() {
 }
 
 #[test]
-fn forgetful_replica_behind_a_trimmed_log_fetches_state() {
+fn replica_without_state_behind_trimmed_log_fetches_state() {
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
     for _ in 0..1200 {
@@ -109,7 +109,7 @@ fn forgetful_replica_behind_a_trimmed_log_fetches_state() {
 }
 
 #[test]
-fn old_votes_of_a_forgetful_replica_no_longer_count() {
+fn old_votes_of_replica_without_state_do_not_count() {
     let mut group = group(5);
     // 1 votes for a value that 2, 3 and 4 have not seen, and forgets it before it is decided.
     let vote = |group: &Group| match &group.replica(0).role {
@@ -124,12 +124,12 @@ fn old_votes_of_a_forgetful_replica_no_longer_count() {
     group.cut.insert((0, 1));
     group.start(1);
     group.settle();
-    assert_eq!(vote(&group), Slot(0), "the leader met the new life");
+    assert_eq!(vote(&group), Slot(0), "the leader met the new incarnation");
     assert_eq!(group.status(0).committed, Slot(0));
 }
 
 #[test]
-fn majority_that_forgot_is_told_what_to_do() {
+fn majority_without_state_gets_a_remedy() {
     let mut group = group(3);
     group.write(0);
     group.run(MS * 5);
@@ -152,7 +152,7 @@ fn majority_that_forgot_is_told_what_to_do() {
 }
 
 #[test]
-fn one_memory_too_many_is_told_what_to_do_though_others_are_intact() {
+fn lost_majority_gets_remedy_though_others_are_intact() {
     let mut group = group(5);
     group.write(0);
     group.run(MS * 5);
@@ -168,7 +168,7 @@ fn one_memory_too_many_is_told_what_to_do_though_others_are_intact() {
     assert_eq!(halted, [false, false, true, true, true]);
 }
 
-/// Starts a forgetful replica 2 again and answers its question; what others send is lost.
+/// Starts a restarted replica 2 again and answers its question; what others send is lost.
 fn answered(members: usize, answers: impl Fn(Ballot) -> Vec<(u16, Ballot, Part)>) -> Group {
     let mut group = group(members);
     group.crash(2);
@@ -206,7 +206,7 @@ fn answered_by_the_leader() -> Group {
 }
 
 #[test]
-fn higher_promise_of_one_that_never_led_does_not_keep_it_waiting() {
+fn promise_to_replica_that_never_led_does_not_block() {
     let leads = Part::Leader { end: Slot(1) };
     let above = |ballot: Ballot| ballot.next(ReplicaId(4));
     let group = answered(5, |ballot| {
@@ -254,7 +254,7 @@ fn newer_leader_makes_a_recovering_replica_ask_again() {
 }
 
 #[test]
-fn question_of_an_earlier_life_is_not_answered() {
+fn question_of_an_earlier_incarnation_is_not_answered() {
     let mut group = group(3);
     let incarnation = Incarnation(3);
     let up = Link::Up { incarnation };
@@ -274,5 +274,8 @@ fn question_of_an_earlier_life_is_not_answered() {
         group.network.iter().filter(|packet| to_it(packet)).count()
     };
     assert_eq!([answers(2), answers(3)], [0, 1]);
-    assert_eq!(group.marked("ignored: question of an earlier life"), 1);
+    assert_eq!(
+        group.marked("ignored: question of an earlier incarnation"),
+        1
+    );
 }

@@ -4,9 +4,9 @@ mod disseminated;
 mod elections;
 mod equal;
 mod group;
+#[cfg(feature = "bugs")]
+mod injected;
 mod memory;
-#[cfg(feature = "plant")]
-mod planted;
 mod random_faults;
 mod reads;
 mod steady;

@@ -1,12 +1,12 @@
 //! Groups under random loss, duplication, delay, cuts and crashes; then healed, and complete.
 
 use crate::{
-    life::{Lives, Random, lives},
     multipaxos::{Config, MultiPaxos},
+    random_runs::{Random, RandomRun, random_runs},
 };
 use quintet_replica::Durability;
 
-impl Lives for MultiPaxos {
+impl RandomRun for MultiPaxos {
     fn draw(random: &mut Random, _: u64) -> Config {
         Config {
             batch_bytes_max: 256 << random.below(4),
@@ -25,11 +25,11 @@ const RARE: [&str; 3] = [
 ];
 
 #[test]
-fn nothing_acknowledged_is_lost_on_disk() {
-    lives::<MultiPaxos>(0..150, Durability::Disk, &RARE);
+fn acknowledged_writes_survive_on_disk() {
+    random_runs::<MultiPaxos>(0..150, Durability::Disk, &RARE);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_memory() {
-    lives::<MultiPaxos>(1000..1150, Durability::Memory, &RARE);
+fn acknowledged_writes_survive_in_memory() {
+    random_runs::<MultiPaxos>(1000..1150, Durability::Memory, &RARE);
 }

@@ -22,7 +22,7 @@ fn read_at(group: &Group, id: u16, batch: quintet_replica::BatchId) -> Option<Sl
 }
 
 #[test]
-fn read_at_any_replica_sees_what_was_acknowledged_before_and_writes_nothing() {
+fn read_sees_acknowledged_writes_and_writes_nothing() {
     for members in [1, 2, 3, 5] {
         let mut group = Group::new(members, Durability::Memory, Config::default());
         group.run(MS * 20);
@@ -88,7 +88,7 @@ fn stale_read_paused_leader() {
 #[test]
 fn read_before_first_commit_of_term() {
     let mut group = group();
-    // A write reaches replica 1 and is committed by 0, who tells nobody and stops.
+    // A write reaches replica 1 and is committed by 0, which tells no other and stops.
     group.cut.extend([(0, 2), (2, 0)]);
     let write = group.write(0);
     group.idle(0);
@@ -143,7 +143,7 @@ fn read_before_first_commit_of_term() {
             read = read.or_else(|| Some((leader, group.submit(leader, Level::Linearizable))));
         }
     }
-    let (leader, read) = read.expect("somebody leads");
+    let (leader, read) = read.expect("a replica leads");
     assert!(group.marked("read waits for the ballot's first commit") > 0);
     assert_eq!(
         read_at(&group, leader, read),
@@ -185,7 +185,10 @@ fn answer_to_another_run_of_the_process_fits_no_question() {
     );
     group.settle();
     assert!(!group.answered(1, read));
-    assert_eq!(group.marked("ignored: read index of another life"), 1);
+    assert_eq!(
+        group.marked("ignored: read index of another incarnation"),
+        1
+    );
 }
 
 #[test]

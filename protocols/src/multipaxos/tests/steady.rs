@@ -29,7 +29,7 @@ fn first_leader_serves_every_frontend() {
         }
         group.run(MS * 200);
         assert_converged(&group, members as u64);
-        assert_eq!(group.leaders(), [0], "nobody stood");
+        assert_eq!(group.leaders(), [0], "no replica stood");
     }
 }
 
@@ -76,7 +76,7 @@ fn leader_does_not_count_its_own_vote_before_it_is_durable() {
 }
 
 #[test]
-fn requests_that_wait_for_window_are_proposed_when_it_reopens_in_same_turn() {
+fn waiting_requests_are_proposed_when_window_reopens() {
     let config = Config {
         window: 1,
         ..Config::default()
@@ -175,12 +175,11 @@ fn follower_behind_a_trimmed_log_fetches_state() {
 }
 
 #[test]
-fn follower_that_waits_for_state_that_nobody_has_any_more_takes_what_there_is() {
+fn follower_waiting_for_lost_state_takes_available_one() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     leave_behind(&mut group, 0, 1200);
-    // What it is told comes from a log that went further, and the replica that kept that log is
-    // gone.
+    // The message comes from a log that went further, and the replica that kept that log is gone.
     let trimmed = Message::Trimmed {
         ballot: group.replica(0).ballots.promised(),
         first: Slot(5000),
@@ -207,7 +206,7 @@ fn everything_is_there_after_all_have_stopped() {
     }
     assert!(
         group.members[0].executed >= Slot(9),
-        "the known commit point needs nobody else"
+        "the known commit point needs no other replica"
     );
     group.run(MS * 3000);
     assert_converged(&group, 10);
@@ -239,7 +238,7 @@ fn one_that_is_alone_writes_nothing_a_second_time() {
 }
 
 #[test]
-fn journal_that_knows_more_to_be_decided_than_it_holds_is_refused() {
+fn journal_that_holds_less_than_decided_is_rejected() {
     let mut group = Group::new(3, Durability::Disk, Config::default());
     group.run(MS * 20);
     for _ in 0..3 {
@@ -378,7 +377,7 @@ fn slow_replica_isolated() {
 }
 
 #[test]
-fn replica_that_has_fetched_state_stands_as_soon_as_leader_is_gone() {
+fn replica_with_fetched_state_stands_once_leader_is_gone() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     leave_behind(&mut group, 0, 1200);
@@ -394,7 +393,7 @@ fn replica_that_has_fetched_state_stands_as_soon_as_leader_is_gone() {
 }
 
 #[test]
-fn followers_whose_clients_wait_hear_at_once_what_is_decided_and_others_little_later() {
+fn followers_with_waiting_clients_learn_decisions_first() {
     let mut group = Group::new(3, Durability::Memory, Config::default());
     group.run(MS * 20);
     let committed = |group: &Group| [0, 1, 2].map(|id| group.status(id).committed);
@@ -435,7 +434,7 @@ fn write_from_far(group: &mut Group) -> usize {
 }
 
 #[test]
-fn frontend_learns_how_long_answers_take_and_repeats_nothing_before() {
+fn frontend_adapts_retry_interval_to_response_times() {
     let mut group = Group::new(3, Durability::Memory, Config::default());
     group.run(MS * 20);
     assert_eq!(write_from_far(&mut group), 2, "nothing is known yet");

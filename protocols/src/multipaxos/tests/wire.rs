@@ -133,7 +133,7 @@ fn every_kind() -> Vec<Message> {
 }
 
 #[test]
-fn encodings_stay_as_they_are_and_say_nothing_of_dissemination_where_there_is_none() {
+fn encodings_without_dissemination_are_unchanged() {
     let mut encodings = Encodings::default();
     encodings.check_client_messages::<Message>(b"a batch", 3);
     every_kind()

@@ -1,27 +1,27 @@
-//! What a replica does when others or its own clock leave it alone, and who answers when the leader
-//! checks quorums.
+//! A replica whose peers or own clock are out of reach, and the replies when the leader checks
+//! quorums.
 
-use super::logs::{BASE, Seat, batch, pair, stamp};
+use super::logs::{BASE, Host, batch, pair, stamp};
 use crate::nezha::{Config, Message, Part, Timer};
 use alloc::vec::Vec;
 use quintet_replica::{GroupId, Level, Options, Replica as _, ReplicaId, Slot, Time};
 
-fn asked(seat: &mut Seat, turns: usize) -> Vec<u16> {
-    seat.asked_of.clear();
+fn asked(host: &mut Host, turns: usize) -> Vec<u16> {
+    host.asked_of.clear();
     for _ in 0..turns {
-        seat.wakes(Timer::Fetch);
+        host.wakes(Timer::Fetch);
     }
-    seat.asked_of.iter().map(|id| id.0).collect()
+    host.asked_of.iter().map(|id| id.0).collect()
 }
 
 #[test]
-fn missing_batch_is_asked_of_leader_and_of_others_in_turn_until_it_comes() {
+fn missing_batch_is_requested_of_leader_then_of_others() {
     let (_, mut follower) = pair(&Config::default());
     follower.follows([stamp(10, 1), stamp(20, 2)].to_vec());
     assert_eq!(
         asked(&mut follower, 6),
         [0, 2, 0, 2],
-        "its own turn is nobody's"
+        "its own turn belongs to no other"
     );
     // A replica that had one is not left before it has been asked for the next.
     let bodies = Part::Bodies([batch(1, b"wa", Level::Ordered)].to_vec());
@@ -54,11 +54,11 @@ fn checked_by_the_leader() -> Config {
 }
 
 #[test]
-fn leader_that_checks_quorums_answers_once_fast_or_slow_one_holds_batch() {
+fn quorum_checking_leader_answers_once_a_quorum_holds_batch() {
     let (mut leader, mut follower) = pair(&checked_by_the_leader());
-    for seat in [&mut leader, &mut follower] {
-        seat.request(1, 10, b"wa");
-        seat.at(10);
+    for host in [&mut leader, &mut follower] {
+        host.request(1, 10, b"wa");
+        host.at(10);
     }
     assert!(leader.headers.is_empty() && leader.replayed.is_empty());
     let said = follower.said.iter().find_map(|message| match message {
@@ -69,33 +69,33 @@ fn leader_that_checks_quorums_answers_once_fast_or_slow_one_holds_batch() {
         _ => None,
     });
     let (name, hash) = said.expect("it tells the leader");
-    assert!(follower.replied.is_empty(), "and nobody else");
-    let lives = [1, 1, 0];
-    leader.hear(1, 0, &lives, Part::Appended(name, hash));
-    leader.hear(1, 0, &lives, Part::Appended(name, hash));
+    assert!(follower.replied.is_empty(), "and to no other");
+    let incarnations = [1, 1, 0];
+    leader.hear(1, 0, &incarnations, Part::Appended(name, hash));
+    leader.hear(1, 0, &incarnations, Part::Appended(name, hash));
     assert!(leader.replayed.is_empty(), "of three all must hold it");
-    leader.hear(2, 0, &lives, Part::Appended(name, hash));
+    leader.hear(2, 0, &incarnations, Part::Appended(name, hash));
     assert_eq!(leader.replayed.len(), 1, "a fast quorum");
     let status = |sync| Part::LogStatus {
         sync: Slot(sync),
         round: 1,
     };
-    leader.hear(1, 0, &lives, status(1));
+    leader.hear(1, 0, &incarnations, status(1));
     assert_eq!(leader.replayed.len(), 1, "committed, and answered before");
     leader.request(2, 20, b"wa");
     leader.at(20);
     assert_eq!(leader.replayed.len(), 1);
-    leader.hear(1, 0, &lives, status(2));
+    leader.hear(1, 0, &incarnations, status(2));
     assert_eq!(leader.replayed.len(), 2, "a slow quorum");
 }
 
 #[test]
-fn leader_that_hears_of_another_log_does_not_take_it_for_its_own() {
+fn leader_does_not_take_other_log_for_its_own() {
     let (mut leader, mut follower) = pair(&checked_by_the_leader());
     leader.request(1, 5, b"wa");
-    for seat in [&mut leader, &mut follower] {
-        seat.request(2, 10, b"wa");
-        seat.at(10);
+    for host in [&mut leader, &mut follower] {
+        host.request(2, 10, b"wa");
+        host.at(10);
     }
     let said = follower.said.iter().find_map(|message| match message {
         Message::Between {
@@ -144,7 +144,7 @@ fn without_multicast_leader_sends_batches_ahead_of_their_places() {
 }
 
 /// How often the leader has told what stands in its log.
-fn told(seat: &Seat) -> usize {
+fn told(host: &Host) -> usize {
     let tells = |message: &&Message| match message {
         Message::Between {
             part: Part::LogModification { stamps, .. },
@@ -152,11 +152,11 @@ fn told(seat: &Seat) -> usize {
         } => !stamps.is_empty(),
         _ => false,
     };
-    seat.said.iter().filter(tells).count()
+    host.said.iter().filter(tells).count()
 }
 
 #[test]
-fn leader_tells_its_log_few_times_in_round_trip_and_not_each_turn() {
+fn leader_sends_its_log_few_times_per_round_trip() {
     let (mut leader, _) = pair(&Config::default());
     let micros = |micros: u64| micros * 1_000;
     leader.request(1, 10, b"wa");
@@ -184,7 +184,7 @@ fn leader_tells_its_log_few_times_in_round_trip_and_not_each_turn() {
 }
 
 #[test]
-fn what_a_follower_appends_in_one_turn_it_tells_in_one_message() {
+fn follower_reports_appends_of_one_turn_in_one_message() {
     let (_, mut follower) = pair(&Config::default());
     for number in 1..=3 {
         follower.request(number, 10 * number, b"wa");

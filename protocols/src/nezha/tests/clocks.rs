@@ -6,7 +6,7 @@
 //! ```
 
 use super::epoch;
-use super::logs::{BASE, Seat, batch};
+use super::logs::{BASE, Host, batch};
 use crate::{
     group::Clock,
     nezha::{Config, Message, Nezha, Part, Timer},
@@ -31,7 +31,7 @@ enum Packet {
 /// The first three clocks are the replicas', the last one the sender's; each is that many
 /// nanoseconds ahead.
 struct Scene {
-    seats: Vec<Seat>,
+    hosts: Vec<Host>,
     sender: ClientDriver<Nezha>,
     clock: Clock,
     ahead: [i64; 4],
@@ -52,7 +52,7 @@ impl Scene {
             options: config.clone(),
         };
         let mut scene = Self {
-            seats: (0..3).map(|id| Seat::new(id, 3, &config)).collect(),
+            hosts: (0..3).map(|id| Host::new(id, 3, &config)).collect(),
             sender: ClientDriver::new(setup, 1),
             clock: Clock {
                 now: Time(BASE),
@@ -69,8 +69,8 @@ impl Scene {
             round: 0,
         };
         for id in [1, 2] {
-            scene.seats[0].hear(id, 0, &[1, 1, 1], status.clone());
-            scene.seats[usize::from(id)].hear(0, 0, &[1, 1, 1], Part::Suspect);
+            scene.hosts[0].hear(id, 0, &[1, 1, 1], status.clone());
+            scene.hosts[usize::from(id)].hear(0, 0, &[1, 1, 1], Part::Suspect);
         }
         scene
     }
@@ -82,10 +82,10 @@ impl Scene {
     /// Puts on its way what replicas and the sender have said.
     fn gather(&mut self) {
         for id in 0..3u16 {
-            let seat = &mut self.seats[usize::from(id)];
-            let said = core::mem::take(&mut seat.said);
-            let replied = core::mem::take(&mut seat.replied);
-            let headers = core::mem::take(&mut seat.headers);
+            let host = &mut self.hosts[usize::from(id)];
+            let said = core::mem::take(&mut host.said);
+            let replied = core::mem::take(&mut host.replied);
+            let headers = core::mem::take(&mut host.headers);
             for message in said {
                 let to: &[u16] = match (&message, id) {
                     (_, 1 | 2) => &[0],
@@ -126,7 +126,7 @@ impl Scene {
     fn step(&mut self) {
         self.now += STEP;
         for id in 0..3 {
-            self.seats[id].clock.now = Time(self.now.wrapping_add_signed(self.ahead[id]));
+            self.hosts[id].clock.now = Time(self.now.wrapping_add_signed(self.ahead[id]));
         }
         self.clock.now = Time(self.now.wrapping_add_signed(self.ahead[3]));
         while self.network.front().is_some_and(|(at, _)| *at <= self.now) {
@@ -135,7 +135,7 @@ impl Scene {
             };
             match packet {
                 Packet::ToReplica(to, from, message) => {
-                    self.seats[usize::from(to)].message(from, &message);
+                    self.hosts[usize::from(to)].message(from, &message);
                 }
                 Packet::ToSender(from, message) => {
                     let (from, bytes) = (ReplicaId(from), message.encode_to_bytes());
@@ -157,9 +157,9 @@ impl Scene {
                 }
             }
         }
-        for seat in &mut self.seats {
-            seat.wakes(Timer::Release);
-            seat.idle();
+        for host in &mut self.hosts {
+            host.wakes(Timer::Release);
+            host.idle();
         }
         self.gather();
     }

@@ -2,7 +2,7 @@
 //! leader makes of it. Every case tells what was seen, so that injected bugs can be tried on it.
 //!
 //! ```text
-//!   request, peers' messages ──► Seat: one Driver<Nezha>, writes durable at once
+//!   request, peers' messages ──► Host: one Driver<Nezha>, writes durable at once
 //!                                  └──► said (to replicas), replied (to frontends), executed
 //! ```
 
@@ -10,8 +10,8 @@ use super::epoch;
 use crate::{
     group::Clock,
     nezha::{
-        Config, Lives, LogHash, Message, Name, Nezha, Part, Placed, Record, ReplyHeader, Stamp,
-        Timer, Vote, conflict::QUANTUM,
+        Config, Incarnations, LogHash, Message, Name, Nezha, Part, Placed, Record, ReplyHeader,
+        Stamp, Timer, Vote, conflict::QUANTUM,
     },
 };
 use alloc::{vec, vec::Vec};
@@ -77,14 +77,14 @@ pub fn stamp(after: u64, number: u64) -> Stamp {
 }
 
 /// One replica.
-pub struct Seat {
+pub struct Host {
     pub driver: Driver<Nezha>,
     pub clock: Clock,
-    /// What it said to other replicas, oldest first.
+    /// Its messages to other replicas, oldest first.
     pub said: Vec<Message>,
-    /// What its newest snapshot says of the log.
+    /// The log summary in its newest snapshot.
     pub summary: Bytes,
-    /// What it said to frontends.
+    /// Its messages to frontends.
     pub replied: Vec<Message>,
     pub executed: Vec<(Slot, BatchId)>,
     pub headers: Vec<(BatchId, ReplyHeader)>,
@@ -99,7 +99,7 @@ pub struct Seat {
     pub replayed: Vec<BatchId>,
 }
 
-impl Seat {
+impl Host {
     pub fn new(id: u16, members: usize, config: &Config) -> Self {
         let first = RecoveredBytes {
             first_boot: true,
@@ -118,7 +118,7 @@ impl Seat {
             options: config.clone(),
             seed: 1,
         };
-        let mut seat = Self {
+        let mut host = Self {
             driver: Driver::new(setup, FrontendId(100 + u64::from(id))),
             clock: Clock {
                 now: Time(BASE),
@@ -136,8 +136,8 @@ impl Seat {
             asked_of: Vec::new(),
             replayed: Vec::new(),
         };
-        seat.event(Event::Start(from));
-        seat
+        host.event(Event::Start(from));
+        host
     }
 
     pub fn event(&mut self, event: Event) {
@@ -255,13 +255,17 @@ impl Seat {
         }));
     }
 
-    pub fn hear(&mut self, from: u16, view: u64, lives: &[u64], part: Part) {
-        let lives: Lives = lives.iter().copied().collect();
-        let message = Message::Between { view, lives, part };
+    pub fn hear(&mut self, from: u16, view: u64, incarnations: &[u64], part: Part) {
+        let incarnations: Incarnations = incarnations.iter().copied().collect();
+        let message = Message::Between {
+            view,
+            incarnations,
+            part,
+        };
         self.message(Peer::Replica(ReplicaId(from)), &message);
     }
 
-    /// What the leader said with this, of its first message that holds stamps.
+    /// The leader's first message that holds stamps after this input.
     pub fn placed(&self) -> Vec<Stamp> {
         let stamps = self.said.iter().find_map(|message| match message {
             Message::Between {
@@ -299,9 +303,9 @@ impl Seat {
             commit,
             round: 1,
         };
-        let mut lives = vec![0; 3];
-        lives[0] = 1;
-        self.hear(0, 0, &lives, part);
+        let mut incarnations = vec![0; 3];
+        incarnations[0] = 1;
+        self.hear(0, 0, &incarnations, part);
         self.idle();
     }
 
@@ -318,9 +322,9 @@ impl Seat {
     }
 }
 
-/// Leader and follower of the first view, as far as lives go: both know both.
-pub fn pair(config: &Config) -> (Seat, Seat) {
-    let (mut leader, mut follower) = (Seat::new(0, 3, config), Seat::new(1, 3, config));
+/// Leader and follower of the first view, as far as incarnations go: both know both.
+pub fn pair(config: &Config) -> (Host, Host) {
+    let (mut leader, mut follower) = (Host::new(0, 3, config), Host::new(1, 3, config));
     let status = Part::LogStatus {
         sync: Slot(0),
         round: 0,
@@ -346,9 +350,9 @@ pub fn hashes_agree_after_a_changed_deadline(config: &Config) -> bool {
             .marks
             .contains(&"an entry with another deadline was taken over")
     );
-    for seat in [&mut leader, &mut follower] {
-        seat.request(2, 40, b"wa");
-        seat.at(50);
+    for host in [&mut leader, &mut follower] {
+        host.request(2, 40, b"wa");
+        host.at(50);
     }
     let (leads, follows) = (leader.results(2), follower.fast_reply(2));
     assert!(leads.is_some() && follows.is_some(), "both hold it");
@@ -360,9 +364,9 @@ pub fn hashes_agree_after_a_changed_deadline(config: &Config) -> bool {
 pub fn a_missing_write_of_both_keys_goes_unnoticed(config: &Config) -> bool {
     let (mut leader, mut follower) = pair(config);
     leader.request(1, 10, b"wab");
-    for seat in [&mut leader, &mut follower] {
-        seat.request(2, 20, b"rab");
-        seat.at(30);
+    for host in [&mut leader, &mut follower] {
+        host.request(2, 20, b"rab");
+        host.at(30);
     }
     let (leads, follows) = (leader.results(2), follower.fast_reply(2));
     assert!(leads.is_some() && follows.is_some(), "both hold it");
@@ -370,9 +374,10 @@ pub fn a_missing_write_of_both_keys_goes_unnoticed(config: &Config) -> bool {
 }
 
 /// Batch 1 on one key has its slot; batch 2 on another key came later with a lower deadline, and
-/// everybody appended it: it is committed. Then the leader is gone. What the next one executes.
+/// everybody appended it: it is committed. Then the leader is gone. The batches that the next
+/// leader executes.
 pub fn merged(config: &Config) -> Vec<u64> {
-    let mut new = Seat::new(1, 3, config);
+    let mut new = Host::new(1, 3, config);
     new.request(1, 10, b"wa");
     new.at(12);
     new.follows(vec![stamp(10, 1)]);
@@ -423,8 +428,8 @@ pub fn a_late_batch_is_placed_before_another(config: &Config) -> bool {
 
 /// Of five, replica 2 votes, forgets, and asks to recover; then replica 3 votes. Whether the view
 /// begins, though only two logs count.
-pub fn a_vote_of_an_earlier_life_counts(config: &Config) -> bool {
-    let mut new = Seat::new(1, 5, config);
+pub fn a_vote_of_an_earlier_incarnation_counts(config: &Config) -> bool {
+    let mut new = Host::new(1, 5, config);
     let empty = || Vote {
         view_normal: 0,
         commit: Slot(0),
@@ -442,7 +447,8 @@ pub fn a_vote_of_an_earlier_life_counts(config: &Config) -> bool {
     new.marks.contains(&"view changed")
 }
 
-/// A leader has executed a batch that nobody else has, and a higher view comes. What it undoes.
+/// A leader has executed a batch that no other replica has, and a higher view comes. The slots that
+/// it undoes.
 pub fn undone_by_a_deposed_leader(config: &Config) -> Vec<Slot> {
     let (mut leader, _) = pair(config);
     leader.request(1, 10, b"wa");
@@ -452,7 +458,7 @@ pub fn undone_by_a_deposed_leader(config: &Config) -> Vec<Slot> {
     leader.rolled_back
 }
 
-/// A read comes to a leader that has heard from nobody since. How many are answered.
+/// A read comes to a leader that has received no message since. How many are answered.
 pub fn reads_answered_unconfirmed(config: &Config) -> usize {
     let (mut leader, _) = pair(config);
     let request = Message::Request {
@@ -476,7 +482,7 @@ pub fn reads_answered_unconfirmed(config: &Config) -> usize {
 
 /// A follower hears of a new view that began with a slot it does not hold. Whether it takes part.
 pub fn takes_part_before_the_log_is_here(config: &Config) -> bool {
-    let mut follower = Seat::new(2, 3, config);
+    let mut follower = Host::new(2, 3, config);
     let part = Part::LogModification {
         first: Slot(2),
         stamps: Vec::new(),
@@ -512,11 +518,11 @@ fn heartbeat() -> Part {
 }
 
 #[test]
-fn what_was_trimmed_stays_in_the_hash_through_a_change_of_view() {
+fn trimmed_entries_stay_in_hash_through_view_change() {
     let (mut leader, mut follower) = pair(&Config::default());
-    for seat in [&mut leader, &mut follower] {
-        seat.request(1, 10, b"wa");
-        seat.at(20);
+    for host in [&mut leader, &mut follower] {
+        host.request(1, 10, b"wa");
+        host.at(20);
     }
     follower.follows_to(leader.placed(), Slot(1));
     follower.event(Event::Control(Control::CheckpointDue));
@@ -525,8 +531,8 @@ fn what_was_trimmed_stays_in_the_hash_through_a_change_of_view() {
         "the log is trimmed to its end"
     );
 
-    let lives = [1, 1, 0];
-    leader.hear(1, 3, &lives, Part::ViewChange(Slot(1)));
+    let incarnations = [1, 1, 0];
+    leader.hear(1, 3, &incarnations, Part::ViewChange(Slot(1)));
     let vote = Vote {
         view_normal: 0,
         commit: Slot(1),
@@ -535,10 +541,10 @@ fn what_was_trimmed_stays_in_the_hash_through_a_change_of_view() {
         synced: Vec::new(),
         unsynced: Vec::new(),
     };
-    leader.hear(1, 3, &lives, Part::Vote(vote));
+    leader.hear(1, 3, &incarnations, Part::Vote(vote));
     assert!(leader.marks.contains(&"view changed"));
-    follower.hear(0, 3, &lives, heartbeat());
-    follower.hear(0, 3, &lives, page(2, 0..0, 1));
+    follower.hear(0, 3, &incarnations, heartbeat());
+    follower.hear(0, 3, &incarnations, page(2, 0..0, 1));
     assert!(follower.marks.contains(&"view joined"));
 
     follower.request(3, 5, b"wa");
@@ -546,9 +552,9 @@ fn what_was_trimmed_stays_in_the_hash_through_a_change_of_view() {
         follower.marks.contains(&"late at a follower"),
         "what was trimmed bars what conflicts with it"
     );
-    for seat in [&mut leader, &mut follower] {
-        seat.request(2, 40, b"wa");
-        seat.at(50);
+    for host in [&mut leader, &mut follower] {
+        host.request(2, 40, b"wa");
+        host.at(50);
     }
     let (leads, follows) = (leader.results(2), follower.fast_reply(2));
     assert!(leads.is_some_and(|hash| hash.known));
@@ -556,7 +562,7 @@ fn what_was_trimmed_stays_in_the_hash_through_a_change_of_view() {
 }
 
 #[test]
-fn a_state_that_comes_while_joining_takes_the_place_of_the_pages_before_it() {
+fn state_received_while_joining_replaces_earlier_pages() {
     let (_, mut donor) = pair(&Config::default());
     for number in 1..=4 {
         donor.request(number, 10 * number, b"wa");
@@ -565,17 +571,17 @@ fn a_state_that_comes_while_joining_takes_the_place_of_the_pages_before_it() {
     donor.follows_to((1..=4).map(|n| stamp(10 * n, n)).collect(), Slot(4));
     donor.event(Event::Control(Control::CheckpointDue));
 
-    let mut joins = Seat::new(2, 3, &Config::default());
-    let lives = [1, 1, 1];
-    joins.hear(0, 3, &lives, heartbeat());
-    joins.hear(0, 3, &lives, page(1, 1..3, 6));
-    joins.hear(0, 3, &lives, Part::Trimmed(Slot(5)));
+    let mut joins = Host::new(2, 3, &Config::default());
+    let incarnations = [1, 1, 1];
+    joins.hear(0, 3, &incarnations, heartbeat());
+    joins.hear(0, 3, &incarnations, page(1, 1..3, 6));
+    joins.hear(0, 3, &incarnations, Part::Trimmed(Slot(5)));
     joins.event(Event::Installed {
         slot: Slot(4),
         summary: donor.summary.clone(),
     });
     assert_eq!(joins.asked(), [1, 3, 5].map(Slot));
-    joins.hear(0, 3, &lives, page(5, 5..7, 6));
+    joins.hear(0, 3, &incarnations, page(5, 5..7, 6));
     assert!(joins.marks.contains(&"view joined"));
     assert_eq!(joins.driver.status(GroupId(0)).accepted, Slot(6));
     let part = Part::LogModification {
@@ -584,25 +590,25 @@ fn a_state_that_comes_while_joining_takes_the_place_of_the_pages_before_it() {
         commit: Slot(6),
         round: 2,
     };
-    joins.hear(0, 3, &lives, part);
+    joins.hear(0, 3, &incarnations, part);
     let executed = joins.executed.iter().map(|(slot, id)| (slot.0, id.0));
     assert_eq!(executed.collect::<Vec<_>>(), [(5, 5), (6, 6)]);
 }
 
 #[test]
-fn who_gets_a_state_agrees_with_the_leader_on_the_next_batch_already() {
+fn replica_with_fetched_state_agrees_on_next_batch() {
     let (mut leader, mut donor) = pair(&Config::default());
-    for seat in [&mut leader, &mut donor] {
-        seat.request(1, 10, b"wa");
-        seat.request(2, 20, b"wb");
-        seat.at(50);
+    for host in [&mut leader, &mut donor] {
+        host.request(1, 10, b"wa");
+        host.request(2, 20, b"wb");
+        host.at(50);
     }
     donor.follows_to(leader.placed(), Slot(2));
     donor.event(Event::Control(Control::CheckpointDue));
 
-    let lives = [1, 1, 1];
-    let mut back = Seat::new(2, 3, &Config::default());
-    back.hear(0, 0, &lives, Part::Trimmed(Slot(3)));
+    let incarnations = [1, 1, 1];
+    let mut back = Host::new(2, 3, &Config::default());
+    back.hear(0, 0, &incarnations, Part::Trimmed(Slot(3)));
     let summary = donor.summary.clone();
     let slot = Slot(2);
     back.event(Event::Installed { slot, summary });
@@ -610,10 +616,10 @@ fn who_gets_a_state_agrees_with_the_leader_on_the_next_batch_already() {
         sync: Slot(2),
         round: 0,
     };
-    leader.hear(2, 0, &lives, status);
-    for seat in [&mut leader, &mut back] {
-        seat.request(3, 60, b"wab");
-        seat.at(70);
+    leader.hear(2, 0, &incarnations, status);
+    for host in [&mut leader, &mut back] {
+        host.request(3, 60, b"wab");
+        host.at(70);
     }
     let (leads, follows) = (leader.results(3), back.fast_reply(3));
     assert!(leads.is_some_and(|hash| hash.known));
@@ -621,12 +627,12 @@ fn who_gets_a_state_agrees_with_the_leader_on_the_next_batch_already() {
 }
 
 /// Follower 1 of three, with this on its disk.
-fn restarted(from: RecoveredBytes) -> Seat {
-    Seat::started(1, 3, &Config::default(), from)
+fn restarted(from: RecoveredBytes) -> Host {
+    Host::started(1, 3, &Config::default(), from)
 }
 
 #[test]
-fn who_restarts_from_its_snapshot_agrees_with_the_leader_on_the_next_batch_already() {
+fn replica_restarted_from_snapshot_agrees_on_next_batch() {
     let (mut leader, mut follower) = pair(&Config::default());
     for replica in [&mut leader, &mut follower] {
         replica.request(1, 10, b"wa");
@@ -641,9 +647,9 @@ fn who_restarts_from_its_snapshot_agrees_with_the_leader_on_the_next_batch_alrea
         ..RecoveredBytes::default()
     });
     back.hear(0, 0, &[1, 1, 0], heartbeat());
-    for seat in [&mut leader, &mut back] {
-        seat.request(2, 60, b"wa");
-        seat.at(70);
+    for host in [&mut leader, &mut back] {
+        host.request(2, 60, b"wa");
+        host.at(70);
     }
     let (leads, follows) = (leader.results(2), back.fast_reply(2));
     assert!(leads.is_some_and(|hash| hash.known));
@@ -698,33 +704,33 @@ fn batch_appended_again_is_restored_as_it_was_last() {
 }
 
 #[test]
-fn a_state_that_covers_less_will_do_when_a_new_leader_asks_for_less() {
-    let mut joins = Seat::new(2, 3, &Config::default());
-    let lives = [1, 1, 1];
-    joins.hear(0, 3, &lives, heartbeat());
-    joins.hear(0, 3, &lives, Part::Trimmed(Slot(61)));
-    joins.hear(0, 3, &lives, Part::Trimmed(Slot(62)));
+fn state_that_covers_less_will_do_when_new_leader_asks_for_less() {
+    let mut joins = Host::new(2, 3, &Config::default());
+    let incarnations = [1, 1, 1];
+    joins.hear(0, 3, &incarnations, heartbeat());
+    joins.hear(0, 3, &incarnations, Part::Trimmed(Slot(61)));
+    joins.hear(0, 3, &incarnations, Part::Trimmed(Slot(62)));
     assert_eq!(joins.fetched, [Slot(60)], "what is on its way will do");
-    // Whoever had that much is gone; the next leader alone has no more than this.
-    joins.hear(1, 4, &lives, heartbeat());
-    joins.hear(1, 4, &lives, Part::Trimmed(Slot(32)));
+    // The replica that had that much is gone; the next leader alone has no more than this.
+    joins.hear(1, 4, &incarnations, heartbeat());
+    joins.hear(1, 4, &incarnations, Part::Trimmed(Slot(32)));
     assert_eq!(joins.fetched, [60, 31].map(Slot));
 }
 
 #[test]
-fn a_changed_deadline_changes_the_hash() {
+fn changed_deadline_changes_the_hash() {
     assert!(hashes_agree_after_a_changed_deadline(&Config::default()));
 }
 
 #[test]
-fn a_write_of_two_keys_that_is_missing_is_noticed_by_a_read_of_both() {
+fn write_of_two_keys_that_is_missing_is_noticed_by_read_of_both() {
     assert!(!a_missing_write_of_both_keys_goes_unnoticed(
         &Config::default()
     ));
 }
 
 #[test]
-fn what_everybody_appended_survives_whatever_its_deadline() {
+fn entry_appended_by_all_survives_any_deadline() {
     assert_eq!(merged(&Config::default()), [1, 2]);
 }
 
@@ -736,17 +742,17 @@ fn only_a_leader_shortens_deadlines() {
 }
 
 #[test]
-fn a_late_batch_gets_a_deadline_behind_what_it_conflicts_with() {
+fn late_batch_gets_a_deadline_behind_what_it_conflicts_with() {
     assert!(!a_late_batch_is_placed_before_another(&Config::default()));
 }
 
 #[test]
-fn a_vote_ends_with_the_life_that_gave_it() {
-    assert!(!a_vote_of_an_earlier_life_counts(&Config::default()));
+fn vote_ends_with_the_incarnation_that_gave_it() {
+    assert!(!a_vote_of_an_earlier_incarnation_counts(&Config::default()));
 }
 
 #[test]
-fn a_deposed_leader_undoes_what_is_not_committed() {
+fn deposed_leader_undoes_what_is_not_committed() {
     let undone = undone_by_a_deposed_leader(&Config::default());
     assert_eq!(undone, [Slot(0)]);
 }
@@ -757,6 +763,6 @@ fn reads_wait_until_the_leader_knows_that_it_leads() {
 }
 
 #[test]
-fn nobody_takes_part_in_a_view_without_its_log() {
+fn no_replica_joins_view_without_its_log() {
     assert!(!takes_part_before_the_log_is_here(&Config::default()));
 }

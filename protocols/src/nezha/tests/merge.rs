@@ -1,4 +1,4 @@
-//! What a new leader keeps of what its voters hold.
+//! The entries of its voters that a new leader keeps.
 
 use super::epoch;
 use crate::nezha::{Config, Name, Nezha, Stamp, Vote};
@@ -39,7 +39,7 @@ fn vote(view_normal: u64, synced: &[Stamp], unsynced: &[Stamp]) -> Vote {
 }
 
 #[test]
-fn of_three_both_logs_of_majority_must_hold_survivor_new_leaders_own_among_them() {
+fn survivor_of_three_must_be_in_both_logs_of_majority() {
     let new = replica(1, 3);
     let (a, b, c) = (stamp(1, 1), stamp(2, 2), stamp(3, 3));
     let votes = [
@@ -48,11 +48,11 @@ fn of_three_both_logs_of_majority_must_hold_survivor_new_leaders_own_among_them(
     ];
     let plan = new.plan(&votes).expect("nothing is missing");
     assert_eq!(plan.0, [a], "the longest synced log");
-    assert_eq!(plan.1, [c], "b may have been committed by nobody");
+    assert_eq!(plan.1, [c], "b may not have been committed");
 }
 
 #[test]
-fn lower_deadline_than_sync_points_does_not_keep_entry_from_surviving() {
+fn entry_with_deadline_below_sync_point_survives() {
     let new = replica(1, 3);
     let (early, synced) = (stamp(8, 2), stamp(10, 1));
     let votes = [
@@ -64,7 +64,7 @@ fn lower_deadline_than_sync_points_does_not_keep_entry_from_surviving() {
 }
 
 #[test]
-fn only_the_latest_view_in_which_somebody_took_part_counts() {
+fn only_latest_view_with_participants_counts() {
     let new = replica(1, 5);
     let (old, fresh) = (stamp(1, 1), stamp(2, 2));
     let votes = [

@@ -1,12 +1,12 @@
-//! What can be said without a whole cluster: when a frontend calls a batch committed, what stands
-//! in logs, and what a new leader keeps. Clusters are the simulator's.
+//! Tests without a whole cluster: when a frontend calls a batch committed, the contents of logs,
+//! and what a new leader keeps. Clusters are the simulator's.
 
 mod alone;
 mod clocks;
+#[cfg(feature = "bugs")]
+mod injected;
 mod logs;
 mod merge;
-#[cfg(feature = "plant")]
-mod planted;
 mod quorums;
 mod repair;
 mod wire;

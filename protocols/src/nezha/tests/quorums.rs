@@ -20,7 +20,7 @@ struct Case {
 }
 
 const HASH: LogHash = LogHash {
-    lives: 5,
+    incarnations: 5,
     base: Slot(0),
     hash: 77,
     known: true,
@@ -101,10 +101,10 @@ impl Case {
         self.say(from, &message);
     }
 
-    fn slow(&mut self, from: u16, view: u64, lives: u64, sync: u64) {
+    fn slow(&mut self, from: u16, view: u64, incarnations: u64, sync: u64) {
         let message = Message::SlowReply {
             view,
-            lives,
+            incarnations,
             sync: Slot(sync),
             bound: 0,
         };
@@ -157,7 +157,7 @@ fn fast_quorum_is_the_leader_and_enough_followers_with_its_hash() {
 }
 
 #[test]
-fn another_log_another_view_or_another_life_does_not_count() {
+fn other_log_view_or_incarnation_does_not_count() {
     let other = |change: fn(&mut LogHash)| {
         let mut hash = HASH;
         change(&mut hash);
@@ -166,7 +166,7 @@ fn another_log_another_view_or_another_life_does_not_count() {
     let hashes = [
         other(|hash| hash.hash += 1),
         other(|hash| hash.base = Slot(4096)),
-        other(|hash| hash.lives += 1),
+        other(|hash| hash.incarnations += 1),
         other(|hash| hash.known = false),
     ];
     for hash in hashes {
@@ -183,13 +183,16 @@ fn another_log_another_view_or_another_life_does_not_count() {
 }
 
 #[test]
-fn slow_quorum_is_majority_that_has_synced_in_same_view_and_lives() {
+fn slow_quorum_is_majority_synced_in_same_view() {
     let mut case = Case::new(5);
     case.results(1, 7, HASH);
     case.slow(2, 1, 5, 6);
     case.slow(3, 0, 5, 9);
     case.slow(4, 1, 6, 9);
-    assert!(!case.committed(), "too short, another view, another life");
+    assert!(
+        !case.committed(),
+        "too short, another view, another incarnation"
+    );
     case.slow(2, 1, 5, 7);
     assert!(!case.committed(), "two of five");
     case.slow(4, 1, 5, 8);
@@ -213,7 +216,7 @@ fn slow_reply_stands_in_for_fast_one_and_never_other_way_round() {
 }
 
 #[test]
-fn what_deposed_leader_said_is_dropped_when_its_successor_answers() {
+fn results_of_deposed_leader_are_dropped() {
     let mut case = Case::new(3);
     case.results(0, 1, HASH);
     case.fast(1, 0, HASH);
@@ -234,10 +237,17 @@ pub fn three_of_five_commit(config: &Config) -> bool {
     case.committed()
 }
 
-/// Of three, a follower has forgotten since it said what it held.
-pub fn another_life_counts(config: &Config) -> bool {
+/// Of three, a follower has lost its state since it said what it held.
+pub fn another_incarnation_counts(config: &Config) -> bool {
     let mut case = Case::with(3, config);
-    case.results(0, 1, LogHash { lives: 6, ..HASH });
+    case.results(
+        0,
+        1,
+        LogHash {
+            incarnations: 6,
+            ..HASH
+        },
+    );
     case.fast(1, 0, HASH);
     case.fast(2, 0, HASH);
     case.committed()
@@ -256,7 +266,7 @@ pub fn a_fast_reply_is_a_slow_one(config: &Config) -> bool {
 fn less_than_a_quorum_never_commits() {
     let config = Config::default();
     assert!(!three_of_five_commit(&config));
-    assert!(!another_life_counts(&config));
+    assert!(!another_incarnation_counts(&config));
     assert!(!a_fast_reply_is_a_slow_one(&config));
 }
 
@@ -269,7 +279,14 @@ fn batch_is_sent_again_soon_when_a_follower_has_restarted() {
         // The leader answered before it heard of the restart; only another answer can fit.
         case.results(0, 1, HASH);
         if fast {
-            case.fast(1, 0, LogHash { lives: 6, ..HASH });
+            case.fast(
+                1,
+                0,
+                LogHash {
+                    incarnations: 6,
+                    ..HASH
+                },
+            );
         }
         if slow {
             case.slow(1, 0, 6, 1);

@@ -1,12 +1,12 @@
 //! Losses are asked for, and dropped batches are told, without waiting for a timer.
 
-use super::logs::{Seat, pair, stamp};
+use super::logs::{Host, pair, stamp};
 use crate::nezha::{Config, Message, Part, Timer, Vote};
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{BatchId, Control, Event, Link, Peer, ReplicaId, Slot, parts::Taken};
 
-fn lacked(seat: &Seat) -> Vec<(u64, u64)> {
+fn lacked(host: &Host) -> Vec<(u64, u64)> {
     let of = |message: &Message| match message {
         Message::Between {
             part: Part::Lacks { first, upto },
@@ -14,7 +14,7 @@ fn lacked(seat: &Seat) -> Vec<(u64, u64)> {
         } => Some((first.0, upto.0)),
         _ => None,
     };
-    seat.said.iter().filter_map(of).collect()
+    host.said.iter().filter_map(of).collect()
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn gap_is_asked_for_after_a_barred_batch_was_placed_over() {
 
 #[test]
 fn request_is_refused_at_once_while_the_view_changes() {
-    let mut next = Seat::new(1, 3, &Config::default());
+    let mut next = Host::new(1, 3, &Config::default());
     next.hear(2, 1, &[1, 1, 1], Part::ViewChange(Slot(0)));
     next.request(1, 10, b"wa");
     let refused = next.replied.iter().any(|message| match message {
@@ -87,7 +87,7 @@ fn request_is_refused_at_once_while_the_view_changes() {
 
 #[test]
 fn new_leader_tells_senders_of_batches_that_it_dropped() {
-    let mut new = Seat::new(1, 3, &Config::default());
+    let mut new = Host::new(1, 3, &Config::default());
     new.request(1, 10, b"wa");
     new.at(12);
     new.request(2, 9_000_000, b"wb");
@@ -122,7 +122,7 @@ fn leadership_goes_past_a_silent_member_and_one_that_lags() {
         round: 1,
     };
     let next_view = |heard: &[(u16, u64)]| {
-        let mut leader = Seat::new(0, 5, &Config::default());
+        let mut leader = Host::new(0, 5, &Config::default());
         for number in 1..=1100 {
             leader.request(number, number, b"wa");
         }
@@ -146,13 +146,13 @@ fn leadership_goes_past_a_silent_member_and_one_that_lags() {
     assert_eq!(next_view(&[(1, 1100), (2, 1100)]), Some(1));
     assert_eq!(next_view(&[(2, 1100), (3, 1100)]), Some(2));
     assert_eq!(next_view(&[(1, 10), (3, 1100)]), Some(3));
-    assert_eq!(next_view(&[(2, 10)]), Some(2), "nobody has more");
+    assert_eq!(next_view(&[(2, 10)]), Some(2), "no voter has more");
     assert_eq!(next_view(&[]), Some(1));
 }
 
 #[test]
 fn vote_lists_committed_slots_only_when_the_leader_lacks_them() {
-    let mut voter = Seat::new(2, 3, &Config::default());
+    let mut voter = Host::new(2, 3, &Config::default());
     for number in 1..=4 {
         voter.request(number, number * 10, b"wa");
     }
@@ -166,7 +166,7 @@ fn vote_lists_committed_slots_only_when_the_leader_lacks_them() {
     };
     voter.hear(0, 0, &[1, 0, 1], part);
     voter.idle();
-    let listed = |voter: &mut Seat| {
+    let listed = |voter: &mut Host| {
         voter.idle();
         let votes = core::mem::take(&mut voter.said).into_iter();
         let slots = votes.filter_map(|message| match message {
@@ -190,7 +190,7 @@ fn pages_of_the_log_and_batches_wait_for_room() {
     let (mut leader, _) = pair(&Config::default());
     leader.request(1, 10, b"wa");
     leader.at(20);
-    let asks = |leader: &mut Seat| {
+    let asks = |leader: &mut Host| {
         leader.said.clear();
         let name = stamp(10, 1).name;
         for part in [Part::GetLog(Slot(1)), Part::Fetch(vec![name])] {

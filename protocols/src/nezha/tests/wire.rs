@@ -6,7 +6,7 @@ use crate::{
         conflict::{Marks, SetHash},
         dom::{Name, Stamp},
         message::{
-            Lives, LogHash, Message, Part, Placed, Promised, Record, ReplyHeader, Standing,
+            Incarnations, LogHash, Message, Part, Placed, Promised, Record, ReplyHeader, Standing,
             Summary, Vote,
         },
     },
@@ -75,12 +75,12 @@ fn encodings_stay_as_they_are() {
     for part in parts {
         encodings.check(&Message::Between {
             view: 6,
-            lives: Lives::from_slice(&[1, 2, 3]),
+            incarnations: Incarnations::from_slice(&[1, 2, 3]),
             part,
         });
     }
     let hash = LogHash {
-        lives: 1,
+        incarnations: 1,
         base: Slot(2),
         hash: 3,
         known: true,
@@ -92,7 +92,7 @@ fn encodings_stay_as_they_are() {
     });
     encodings.check(&Message::SlowReply {
         view: 2,
-        lives: 7,
+        incarnations: 7,
         sync: Slot(1),
         bound: 9,
     });
@@ -119,7 +119,7 @@ fn encodings_stay_as_they_are() {
     encodings.check(&Promised {
         view: 4,
         view_normal: 3,
-        lives: Lives::from_slice(&[1]),
+        incarnations: Incarnations::from_slice(&[1]),
     });
     encodings.check(&ReplyHeader {
         view: 1,

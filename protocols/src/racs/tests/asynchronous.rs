@@ -70,7 +70,7 @@ fn leader_is_waited_for_as_long_as_an_asynchronous_mode_takes() {
 #[test]
 fn replica_left_behind_in_asynchronous_mode_gets_certificate() {
     let mut group = timed_out(&[1, 2]);
-    // Nobody's completion reaches replica 2; the others leave the view.
+    // No completion reaches replica 2; the others leave the view.
     pump(&mut group, |packet, message| {
         let to_2 = packet.to == ReplicaId(2);
         !(to_2 && matches!(message, Message::Complete { .. } | Message::Propose { .. }))
@@ -91,7 +91,7 @@ fn replica_left_behind_in_asynchronous_mode_gets_certificate() {
 }
 
 #[test]
-fn votes_for_level_1_that_lost_meanwhile_lead_nowhere_and_stop_nothing() {
+fn votes_for_superseded_level_1_have_no_effect() {
     let mut group = timed_out(&[1, 2]);
     let coin = group.replica(0).view.elected(1).0;
     let behind = if coin == 2 { 1 } else { 2 };
@@ -169,7 +169,7 @@ fn views_end_ever_more_rarely_when_one_times_out_again() {
 }
 
 #[test]
-fn replica_that_timed_out_votes_no_more_in_that_view_and_still_serves_its_clients() {
+fn timed_out_replica_votes_no_more_and_serves_clients() {
     let mut group = timed_out(&[2]);
     group.settle();
     let batch = group.write(2);
@@ -187,7 +187,7 @@ fn replica_that_timed_out_votes_no_more_in_that_view_and_still_serves_its_client
 }
 
 #[test]
-fn block_decided_before_quorum_timed_out_stands_in_what_coin_elects() {
+fn elected_block_contains_block_decided_before_timeout() {
     // Replica 1 votes for a block, which decides it, and times out afterwards; replica 2 never
     // saw the block.
     let mut group = timed_out(&[2]);
@@ -210,7 +210,7 @@ fn leader_without_a_quorum_of_new_views_proposes_nothing() {
     pump(&mut group, |_, message| {
         !matches!(message, Message::NewView { .. })
     });
-    assert!(group.leaders().is_empty(), "nobody opened a view");
+    assert!(group.leaders().is_empty(), "no replica opened a view");
     let proposed = |packet: &Packet| match packet.message() {
         Message::Propose { blocks, .. } => !blocks.is_empty(),
         _ => false,
@@ -244,7 +244,7 @@ fn commands_of_blocks_that_lost_are_ordered_once_all_the_same() {
 }
 
 #[test]
-fn missing_block_is_fetched_before_anything_upon_it_is_voted_for() {
+fn missing_block_is_fetched_before_votes_upon_it() {
     let mut group = timed_out(&[]);
     group.write(0);
     // The first block does not reach replica 2, the second does.
@@ -318,7 +318,7 @@ fn one_asynchronous_mode_orders_what_clients_of_all_wait_for() {
     let mut group = timed_out(&[1, 2]);
     let coin = ReplicaId(group.replica(0).view.elected(1).0);
     let asked: Vec<_> = (0..3).map(|id| (id, group.write(id))).collect();
-    // All complete before anybody leaves, and nobody leads again: the coin alone decides.
+    // All complete before any leaves, and there is no leader again: the coin alone decides.
     pump(&mut group, |_, message| {
         !matches!(message, Message::Complete { .. })
     });
@@ -335,7 +335,7 @@ fn one_asynchronous_mode_orders_what_clients_of_all_wait_for() {
 }
 
 #[test]
-fn what_leader_was_sent_and_could_not_propose_stands_in_its_level_1() {
+fn unproposed_requests_of_leader_stand_in_its_level_1() {
     let mut group = Group::new(
         3,
         Durability::Disk,
@@ -381,7 +381,7 @@ fn view_begins_with_what_the_clients_of_all_wait_for() {
     pump(&mut group, |_, message| {
         !matches!(message, Message::Propose { .. })
     });
-    // Nobody has heard the leader yet.
+    // No replica has heard the leader yet.
     let proposed = group.network.iter().map(Packet::message);
     let batches = proposed.filter_map(|message| match message {
         Message::Propose { blocks, .. } => Some(blocks),
@@ -410,7 +410,7 @@ fn shown_again(group: &mut Group, repeats: u32) -> usize {
 }
 
 #[test]
-fn blocks_that_nothing_was_lost_of_are_sent_again_ever_more_rarely() {
+fn blocks_without_loss_are_repeated_ever_more_rarely() {
     let mut group = timed_out(&[1, 2]);
     // Replica 2 takes part and sees no block; replica 1 is not told how the view ends.
     pump(&mut group, |packet, message| {
@@ -434,7 +434,7 @@ fn shows(packet: &Packet, level: u8, maker: u16) -> bool {
 }
 
 #[test]
-fn level_2_quotes_what_all_were_sent_and_is_said_whole_to_one_that_was_not() {
+fn level_2_quotes_sent_batches_and_is_complete_for_others() {
     let mut group = timed_out(&[1, 2]);
     let asked: Vec<_> = (0..3).map(|id| (id, group.write(id))).collect();
     // Replica 0 is never sent the level 1 of replica 2; replica 1 has it before its own goes out.

@@ -1,5 +1,5 @@
 //! Delays without bound, forever: no proposal of a leader ever comes in time, and everything else
-//! in whatever order chance likes. What is decided, the coin decides.
+//! in whatever order chance likes. Only the coin decides.
 //!
 //! ```text
 //!   Propose ──► held until its view is over        everybody gives each view up, again and again
@@ -11,8 +11,8 @@
 
 use super::group::{Group, MS, assert_converged, small};
 use crate::{
-    life::Random,
     racs::{Config, Dissemination, Message, Timer},
+    random_runs::Random,
     sadl::Way,
 };
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ const STEPS: u64 = 60_000;
 /// Seeds of an ordinary run.
 const FEW: u64 = 4;
 
-/// What one seed came to.
+/// The result of one seed.
 #[derive(Default)]
 struct Count {
     views: u64,

@@ -6,11 +6,11 @@ use crate::sadl::Way;
 use alloc::{sync::Arc, vec::Vec};
 use quintet_replica::{CommandTime, Control, Durability, Event, ReplicaId, Slot};
 
-/// What one page of these groups takes, at most.
+/// The largest size of a page in these groups.
 const PAGE: usize = 4096;
 
-/// One turn of everybody: what is on the way arrives, nothing else does. What the others say to
-/// `lagging` and `lost` says is lost. Gives how many blocks were sent to it when asked for.
+/// One turn of everybody: what is on the way arrives, nothing else does. Messages of the others to
+/// `lagging` that `lost` selects are lost. Gives how many blocks were sent to it when asked for.
 fn turn(group: &mut Group, lagging: u16, lost: impl Fn(&Message) -> bool) -> usize {
     let mut sent = 0;
     for _ in 0..group.network.len() {
@@ -75,7 +75,7 @@ fn comes_back(config: &Config, before: u64, meanwhile: u64) -> (Group, usize) {
 }
 
 #[test]
-fn replica_with_long_journal_catches_up_under_load_and_is_sent_only_what_it_lacks() {
+fn replica_with_long_journal_gets_only_missing_entries() {
     let (mut group, sent) = comes_back(&small(), 200, 150);
     let missed = 150;
     assert!(sent < 2 * missed, "{sent} blocks were sent");
@@ -84,7 +84,7 @@ fn replica_with_long_journal_catches_up_under_load_and_is_sent_only_what_it_lack
 }
 
 #[test]
-fn and_with_batches_disseminated_before() {
+fn state_is_the_same_with_dissemination() {
     let config = Config {
         dissemination: Dissemination::Fixed(Way::Sadl),
         ..small()
@@ -95,7 +95,7 @@ fn and_with_batches_disseminated_before() {
 }
 
 #[test]
-fn replica_that_lacks_what_nobody_keeps_any_more_takes_state_and_continues_from_there() {
+fn replica_missing_trimmed_batches_continues_from_state() {
     let config = Config {
         log_memory_bytes: 8 << 10,
         ..small()
@@ -107,7 +107,7 @@ fn replica_that_lacks_what_nobody_keeps_any_more_takes_state_and_continues_from_
 }
 
 #[test]
-fn replica_sent_nothing_that_it_asks_for_keeps_little_of_what_is_new() {
+fn replica_without_requested_batches_keeps_few_new_ones() {
     let config = Config {
         window: 4,
         ..small()
@@ -162,11 +162,11 @@ fn first_block(view: u64, owner: u16) -> Arc<Block> {
 }
 
 #[test]
-fn what_is_decided_with_block_above_it_may_lie_beside_highest_block_which_has_lost() {
+fn decided_block_may_lie_beside_superseded_highest_block() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 100);
-    // View 4's leader proposes what nobody decides; a block of view 2 is decided with one of view
-    // 4's asynchronous mode, and is all of it that comes.
+    // View 4's leader proposes blocks that are not decided; a block of view 2 is decided with one
+    // of view 4's asynchronous mode, and is all of it that comes.
     let (lost, decided) = (first_block(4, 0), first_block(2, 1));
     let propose = Message::Propose {
         view: 4,
@@ -207,7 +207,7 @@ fn page_that_is_here_already_leads_to_the_next_one() {
     };
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 100);
-    // Replica 2 hears of blocks, and nothing of what they are; nobody decides them.
+    // Replica 2 receives names of blocks, and not the blocks; they are not decided.
     group.isolate(1);
     group.isolate(2);
     for _ in 0..60 {

@@ -8,24 +8,24 @@
 
 use super::group::{Group, MS, Packet, assert_converged, pump, small};
 use crate::{
-    racs::{Config, Dissemination, Message, Plant},
+    racs::{Bug, Config, Dissemination, Message},
     sadl::{self, Way},
 };
 use alloc::vec::Vec;
 use quintet_replica::{Control, Durability, Event, Options};
 use std::panic;
 
-fn with(bug: Option<Plant>, mut config: Config) -> Config {
+fn with(bug: Option<Bug>, mut config: Config) -> Config {
     if let Some(bug) = bug {
-        config.set("plant", bug.name()).expect("its own name");
+        config.set("bug", bug.name()).expect("its own name");
     }
-    // Nobody loses patience while messages are held.
+    // No view ends while messages are held back.
     config.view_timeout = MS * 20_000;
     config
 }
 
 /// Whether the case breaks with the bug; without one it must not.
-fn convicts(bug: Plant, case: fn(Option<Plant>)) {
+fn detects(bug: Bug, case: fn(Option<Bug>)) {
     case(None);
     let quiet = panic::take_hook();
     panic::set_hook(std::boxed::Box::new(|_| ()));
@@ -76,7 +76,7 @@ fn between(packet: &Packet, a: u16, b: u16) -> bool {
 
 /// R1: who said that it timed out votes for one more block, which decides it; the other quorum of
 /// timeouts knows nothing of that block.
-fn a_vote_after_a_timeout(bug: Option<Plant>) {
+fn a_vote_after_a_timeout(bug: Option<Bug>) {
     let (mut group, leader) = in_a_view(3, with(bug, small()), 1);
     let (elected, voter) = ((leader + 1) % 3, (leader + 2) % 3);
     gives_up(&mut group, voter);
@@ -101,12 +101,12 @@ fn a_vote_after_a_timeout(bug: Option<Plant>) {
 
 #[test]
 fn vote_after_a_timeout_loses_a_decided_block() {
-    convicts(Plant::KeepMaxAndRank, a_vote_after_a_timeout);
+    detects(Bug::KeepMaxAndRank, a_vote_after_a_timeout);
 }
 
-/// R15: a leader has blocks that nobody else has seen; what the coin elects is decided elsewhere,
+/// R15: a leader has blocks that no other replica has seen; the coin's block is decided elsewhere,
 /// and the leader leaves the view without having voted for it.
-fn a_suffix_that_nobody_saw(bug: Option<Plant>) {
+fn suffix_without_witness(bug: Option<Bug>) {
     let (mut group, leader) = in_a_view(3, with(bug, small()), 2);
     let (next, elected) = ((leader + 1) % 3, (leader + 2) % 3);
     for _ in 0..3 {
@@ -119,8 +119,8 @@ fn a_suffix_that_nobody_saw(bug: Option<Plant>) {
     for id in 0..3 {
         gives_up(&mut group, id);
     }
-    // Everybody is in the asynchronous mode; the leader hears nothing of the elected one's blocks,
-    // and nobody of completions.
+    // All are in the asynchronous mode; the leader receives none of the elected one's blocks, and
+    // no replica receives completions.
     pump(&mut group, |packet, message| match message {
         Message::Timeout { .. } => true,
         Message::Complete { .. } => false,
@@ -150,12 +150,12 @@ fn a_suffix_that_nobody_saw(bug: Option<Plant>) {
 
 #[test]
 fn elected_block_outranks_what_its_views_leader_alone_has() {
-    convicts(Plant::KeepMaxAndStop, a_suffix_that_nobody_saw);
+    detects(Bug::KeepMaxAndStop, suffix_without_witness);
 }
 
 /// R2: one leaves the view by completions without the elected block, and answers one that had
 /// voted for it.
-fn an_exit_for_a_voter(bug: Option<Plant>) {
+fn an_exit_for_a_voter(bug: Option<Bug>) {
     let (mut group, leader) = in_a_view(3, with(bug, small()), 1);
     let (elected, ignorant) = ((leader + 1) % 3, (leader + 2) % 3);
     let voter = leader;
@@ -190,8 +190,8 @@ fn an_exit_for_a_voter(bug: Option<Plant>) {
 }
 
 #[test]
-fn who_is_helped_out_of_a_view_keeps_what_it_voted_for() {
-    convicts(Plant::ExitByHigh, an_exit_for_a_voter);
+fn replica_helped_out_of_view_keeps_its_votes() {
+    detects(Bug::ExitByHigh, an_exit_for_a_voter);
 }
 
 fn disseminating() -> Config {
@@ -204,7 +204,7 @@ fn disseminating() -> Config {
 /// Three replicas of which the creator's batch reaches the voter only; its disk is slow. The
 /// leader orders what it hears to be completed. Gives the group with the order decided where it
 /// may be, and nothing executed at the leader.
-fn ordered_unseen(bug: Option<Plant>, durability: Durability, slow: bool) -> Group {
+fn ordered_unseen(bug: Option<Bug>, durability: Durability, slow: bool) -> Group {
     let mut group = Group::new(3, durability, with(bug, disseminating()));
     group.run(MS * 100);
     assert_eq!(group.leaders(), [0]);
@@ -237,7 +237,7 @@ fn ordered_unseen(bug: Option<Plant>, durability: Durability, slow: bool) -> Gro
 }
 
 /// S6: a vote for a batch that is not on disk, and the creator dies.
-fn a_batch_voted_for_too_early(bug: Option<Plant>) {
+fn a_batch_voted_for_too_early(bug: Option<Bug>) {
     let mut group = ordered_unseen(bug, Durability::Disk, true);
     group.crash(2);
     group.members[2].slow_disk = false;
@@ -252,11 +252,11 @@ fn a_batch_voted_for_too_early(bug: Option<Plant>) {
 
 #[test]
 fn batch_is_on_disk_before_it_is_voted_for() {
-    convicts(Plant::BatchVoteNotDurable, a_batch_voted_for_too_early);
+    detects(Bug::BatchVoteNotDurable, a_batch_voted_for_too_early);
 }
 
 /// A voter forgets the batch; the others still have to give it what they hold.
-fn a_batch_that_its_voter_forgot(bug: Option<Plant>) {
+fn batch_lost_by_its_voter(bug: Option<Bug>) {
     let mut group = ordered_unseen(bug, Durability::Memory, false);
     group.crash(2);
     group.network.clear();
@@ -293,13 +293,13 @@ fn a_batch_that_its_voter_forgot(bug: Option<Plant>) {
 }
 
 #[test]
-fn who_forgot_has_batches_that_it_voted_for_before_it_counts() {
-    convicts(Plant::BatchesNotRecovered, a_batch_that_its_voter_forgot);
+fn replica_without_state_counts_once_it_has_voted_batches() {
+    detects(Bug::BatchesNotRecovered, batch_lost_by_its_voter);
 }
 
 /// R4: a block voted for in one view's asynchronous mode is taken for one of the next view's, whose
 /// coin elects its maker; it stands beside what the first view elected.
-fn a_vote_of_the_view_before(bug: Option<Plant>) {
+fn a_vote_of_the_view_before(bug: Option<Bug>) {
     let config = with(bug, small());
     let mut group = Group::new(5, Durability::Disk, config);
     group.run(MS * 100);
@@ -324,7 +324,8 @@ fn a_vote_of_the_view_before(bug: Option<Plant>) {
     let others: Vec<u16> = (0..5)
         .filter(|id| ![leader, elected].contains(id))
         .collect();
-    // The leader has blocks that nobody saw: its own block of level 2 is the highest of all.
+    // The leader has blocks that no other replica saw: its own block of level 2 is the highest of
+    // all.
     for _ in 0..3 {
         group.write(leader);
         pump(&mut group, |_, _| false);
@@ -364,7 +365,7 @@ fn a_vote_of_the_view_before(bug: Option<Plant>) {
     pump(&mut group, |packet, message| {
         matches!(message, Message::Complete { .. }) && packet.to.0 != leader
     });
-    // Nobody leads the next view, and the three leave it without the leader of this one.
+    // The next view has no leader, and the three leave it without the leader of this one.
     group.network.clear();
     group.isolate(leader);
     group.run(MS * 100_000);
@@ -377,5 +378,5 @@ fn a_vote_of_the_view_before(bug: Option<Plant>) {
 
 #[test]
 fn vote_of_one_view_counts_in_no_other() {
-    convicts(Plant::FallKept, a_vote_of_the_view_before);
+    detects(Bug::FallKept, a_vote_of_the_view_before);
 }

@@ -5,13 +5,13 @@
 //! ```
 
 use super::group::{Group, MS, assert_converged, small};
-#[cfg(feature = "plant")]
-use crate::racs::Plant;
+#[cfg(feature = "bugs")]
+use crate::racs::Bug;
 use crate::racs::{Config, Dissemination};
 use crate::sadl::Way;
 use alloc::vec::Vec;
 use core::time::Duration;
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 use quintet_replica::Options;
 use quintet_replica::{BatchId, Durability};
 
@@ -28,7 +28,7 @@ fn chosen(returns: bool) -> Config {
     }
 }
 
-/// Somebody writes every 100 ms for so long, each member in turn.
+/// One member writes every 100 ms for so long, each in turn.
 fn load(group: &mut Group, steps: u64, asked: &mut Vec<(u16, BatchId)>) {
     let members = group.members.len() as u64;
     for step in 0..steps {
@@ -95,7 +95,7 @@ fn calm_clients_leave_the_way_as_it_is() {
 }
 
 #[test]
-fn who_restarts_and_who_leads_next_know_the_way() {
+fn restarted_replica_and_next_leader_know_mode() {
     let mut group = Group::new(3, Durability::Disk, chosen(false));
     group.run(MS * 100);
     let mut asked = Vec::new();
@@ -145,24 +145,25 @@ fn comes_by_a_state(config: Config) -> (Way, Way) {
 }
 
 #[test]
-fn who_fetches_a_state_learns_the_way_with_it() {
+fn fetched_state_includes_mode() {
     assert_eq!(comes_by_a_state(chosen(false)), (Way::Sadl, Way::Sadl));
 }
 
-#[cfg(feature = "plant")]
-fn planted(bug: Plant, mut config: Config) -> Config {
-    config.set("plant", bug.name()).expect("its own name");
+#[cfg(feature = "bugs")]
+fn injected(bug: Bug, mut config: Config) -> Config {
+    config.set("bug", bug.name()).expect("its own name");
     config
 }
 
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 #[test]
-fn and_not_when_the_state_says_nothing_about_it() {
-    let config = planted(Plant::SwitchUnsaved, chosen(false));
+fn promise_without_report_of_state_is_not_kept() {
+    let config = injected(Bug::SwitchUnsaved, chosen(false));
     assert_eq!(comes_by_a_state(config), (Way::Sadl, Way::Direct));
 }
 
-/// What a follower forwards to the leader is lost; then the way changes. Whether it is answered.
+/// Requests that a follower forwards to the leader are lost; then the mode changes. Whether it is
+/// answered.
 fn waits_while_the_way_changes(config: Config) -> bool {
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 100);
@@ -173,13 +174,13 @@ fn waits_while_the_way_changes(config: Config) -> bool {
         group.run(MS * 100);
     }
     assert_eq!(group.replica(1).hybrid.course().way, Way::Sadl);
-    // Nobody notices that the link works again: nothing is forwarded a second time.
+    // No replica notices that the link works again: nothing is forwarded a second time.
     group.cut.clear();
     group.run(MS * 5_000);
     group.answered(1, batch)
 }
 
 #[test]
-fn what_waits_goes_the_new_way() {
+fn waiting_requests_use_new_mode() {
     assert!(waits_while_the_way_changes(chosen(false)));
 }

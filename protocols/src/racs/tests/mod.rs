@@ -3,12 +3,12 @@
 mod asynchronous;
 mod asynchrony;
 mod behind;
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 mod by_hand;
 mod group;
 mod hybrid;
-#[cfg(feature = "plant")]
-mod planted;
+#[cfg(feature = "bugs")]
+mod injected;
 mod random_faults;
 mod restarts;
 mod spread;

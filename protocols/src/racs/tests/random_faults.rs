@@ -1,13 +1,13 @@
 //! Groups under random loss, duplication, delay, cuts and crashes; then healed, and complete.
 
 use crate::{
-    life::{Lives, Random, lives, lives_with},
     racs::{Config, Racs},
+    random_runs::{Random, RandomRun, random_runs, random_runs_with},
 };
 use core::ops::Range;
 use quintet_replica::{Durability, Options};
 
-impl Lives for Racs {
+impl RandomRun for Racs {
     fn draw(random: &mut Random, _: u64) -> Config {
         Config {
             batch_bytes_max: 256 << random.below(4),
@@ -21,7 +21,7 @@ impl Lives for Racs {
 const RARE: [&str; 6] = [
     "another level 1 taken over",
     "asynchronous mode",
-    "coin elects nobody",
+    "coin elects no replica",
     "exit by another's certificate",
     "leadership handed off",
     "missing block asked for",
@@ -31,7 +31,7 @@ const RARE: [&str; 6] = [
 fn disseminated(seeds: Range<u64>, durability: Durability) {
     let mut rare = RARE.to_vec();
     rare.extend(["batches fetched", "batches go to another quorum"]);
-    lives_with::<Racs>(seeds, durability, &rare, |seed, config| {
+    random_runs_with::<Racs>(seeds, durability, &rare, |seed, config| {
         config.set("dissemination", "sadl").expect("an option");
         config.sadl_window = 1 + seed % 7;
         let spread = if seed % 3 == 0 { "majority" } else { "all" };
@@ -40,21 +40,21 @@ fn disseminated(seeds: Range<u64>, durability: Durability) {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_on_disk() {
-    lives::<Racs>(100..260, Durability::Disk, &RARE);
+fn acknowledged_writes_survive_on_disk() {
+    random_runs::<Racs>(100..260, Durability::Disk, &RARE);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_memory() {
-    lives::<Racs>(1000..1150, Durability::Memory, &RARE);
+fn acknowledged_writes_survive_in_memory() {
+    random_runs::<Racs>(1000..1150, Durability::Memory, &RARE);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_on_disk_with_batches_disseminated_before() {
+fn acknowledged_writes_survive_on_disk_with_dissemination() {
     disseminated(2000..2100, Durability::Disk);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_memory_with_batches_disseminated_before() {
+fn acknowledged_writes_survive_in_memory_with_dissemination() {
     disseminated(3000..3100, Durability::Memory);
 }

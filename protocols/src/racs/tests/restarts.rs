@@ -292,7 +292,7 @@ fn restart_finds_vote_when_checkpoint_trims_what_block_quotes() {
 
 /// A state from a peer is saved before the protocol hears of it, and a crash may come in between.
 #[test]
-fn second_restart_finds_vote_when_first_began_with_fetched_state() {
+fn second_restart_finds_vote_after_fetched_state() {
     let mut group = voted_for_quoting();
     let summary = Summary {
         decided: LOST[1],

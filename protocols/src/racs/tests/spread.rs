@@ -56,7 +56,7 @@ fn others_are_sent_no_batch_and_fetch_what_is_ordered() {
 }
 
 #[test]
-fn who_does_not_answer_loses_its_place_to_one_that_does() {
+fn silent_member_loses_its_place_to_responsive_one() {
     let mut group = to_majorities(5);
     for _ in 0..4 {
         group.write(0);

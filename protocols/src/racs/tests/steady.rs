@@ -11,7 +11,7 @@ fn every_replica_answers_writes_and_reads_of_its_own_clients() {
 }
 
 #[test]
-fn and_with_batches_disseminated_before() {
+fn state_is_the_same_with_dissemination() {
     answers_all(&disseminating());
 }
 
@@ -83,7 +83,7 @@ fn blocks_beyond_half_of_window_are_spread_over_round_trip() {
 }
 
 #[test]
-fn leader_that_is_cut_off_is_replaced_by_way_of_asynchronous_mode() {
+fn isolated_leader_is_replaced_through_asynchronous_mode() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 100);
     let leader = group.leaders()[0];
@@ -100,7 +100,7 @@ fn leader_that_is_cut_off_is_replaced_by_way_of_asynchronous_mode() {
 }
 
 #[test]
-fn batch_that_never_reached_replica_is_fetched_before_it_is_executed() {
+fn missing_batch_is_fetched_before_execution() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 100);
     let batch = group.write(1);
@@ -150,7 +150,7 @@ fn restarted_replica_gives_its_batches_new_names() {
 }
 
 #[test]
-fn decided_block_that_waits_for_its_batches_is_written_before_promise_names_it() {
+fn decided_block_without_batches_is_written_before_promise() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 100);
     let batch = group.write(1);
@@ -204,7 +204,7 @@ fn batches_shown(group: &mut Group, times: u32) -> usize {
 }
 
 #[test]
-fn batches_on_their_way_are_shown_again_only_when_they_may_be_lost() {
+fn batches_in_flight_are_repeated_only_when_maybe_lost() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 100);
     let batch = group.write(1);

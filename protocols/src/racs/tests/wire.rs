@@ -33,7 +33,7 @@ fn range() -> Range {
 fn block() -> Arc<Block> {
     let mark = Mark {
         replica: ReplicaId(1),
-        life: 9,
+        run: 9,
         sequence: 4,
     };
     Arc::new(Block {
@@ -57,7 +57,7 @@ fn encodings_stay_as_they_are() {
         completed: vec![id(3, 2, 9)],
     };
     let mark = block().marks[0];
-    let lives = vec![Incarnation(1), Incarnation(7)];
+    let incarnations = vec![Incarnation(1), Incarnation(7)];
     let messages = [
         Message::Forward {
             mark: Some(mark),
@@ -76,7 +76,7 @@ fn encodings_stay_as_they_are() {
             view: 3,
             tip: id(3, 0, 7),
             stamp: 8,
-            lives: lives.clone(),
+            incarnations: incarnations.clone(),
             median: 9,
         },
         Message::Timeout {
@@ -92,7 +92,7 @@ fn encodings_stay_as_they_are() {
         },
         Message::VoteAsync {
             block: id(3, 2, 9),
-            lives,
+            incarnations,
         },
         Message::Complete { block: id(3, 2, 9) },
         Message::NewView {
@@ -122,7 +122,7 @@ fn encodings_stay_as_they_are() {
         Message::RecoverOk {
             nonce: 5,
             answer: Answer {
-                forgot: false,
+                state_lost: false,
                 view: 3,
                 high: id(3, 0, 7),
                 fall: vec![id(3, 2, 9)],
@@ -179,7 +179,7 @@ fn quote(round: u64, first: u32, count: u32) -> Quote {
 }
 
 #[test]
-fn quotes_name_each_batch_once_and_stand_in_blocks_of_level_2_only() {
+fn quotes_name_each_batch_once_in_level_2_only() {
     let refused = |block: Arc<Block>, quotes: Vec<Quote>| {
         let message = Message::ProposeAsync { block, quotes };
         Message::decode_all(message.encode_to_bytes()).is_err()

@@ -93,7 +93,7 @@ pub(super) fn run(
             grouped(it.transitions),
             it.depth,
             grouped(it.waiting as u64),
-            grouped(it.seats as u64)
+            grouped(it.replica_states as u64)
         ));
     });
     bar.finish_and_clear();
@@ -117,7 +117,7 @@ fn shown(found: &Exploration) -> String {
         grouped(found.states as u64),
         grouped(found.transitions),
         found.depth,
-        grouped(found.seats as u64),
+        grouped(found.replica_states as u64),
         found.seconds,
         match (found.complete, found.violation.is_some()) {
             (true, _) => "all of them hold",

@@ -20,7 +20,7 @@ use std::{
 /// A script longer than this is not read.
 const SCRIPT_MAX: u64 = 64 << 20;
 
-/// What became of a failing seed.
+/// The result of a failing seed.
 #[derive(Serialize)]
 pub(super) struct ShrunkSeed {
     pub seed: u64,

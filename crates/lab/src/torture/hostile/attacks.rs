@@ -150,7 +150,7 @@ impl Attacker {
 
     /// Sends and waits for that many answers.
     fn ask(&self, connection: &mut Connection, bytes: &[u8], count: u64) -> io::Result<Vec<Value>> {
-        // What was refused half-way may have been answered all the same.
+        // A request that was rejected half-way may have been answered all the same.
         let sent = connection.send(bytes);
         let deadline = Instant::now() + ANSWER;
         let mut answers = Vec::new();
@@ -296,7 +296,7 @@ impl Attacker {
             });
         }
         if let Some(mut connection) = self.connect(address) {
-            // Whatever it says, the next round begins with a SETRANGE.
+            // The reply does not matter: the next round begins with a SETRANGE.
             let _ = self.command(&mut connection, &[b"DEL", b"big"]);
         }
     }
@@ -457,7 +457,7 @@ impl Attacker {
                 return;
             }
         }
-        // Whatever it says, nothing depends on it.
+        // The reply does not matter: nothing depends on it.
         let _ = self.command(&mut connection, &[&[&b"DEL"[..]], &keys[..]].concat());
     }
 
@@ -569,7 +569,7 @@ impl Attacker {
                 let mut exec = Vec::new();
                 encode(&mut exec, &[b"EXEC"]);
                 encode(&mut exec, &[b"DEL", b"giant"]);
-                // What it says depends on what the others hold.
+                // The reply depends on what the others hold.
                 let _ = self.ask(&mut connection, &exec, 2);
             }
             open.push(connection);
@@ -639,7 +639,8 @@ impl Attacker {
         }
     }
 
-    /// At the port of the peers: many that say nothing, half a greeting, a greeting of nobody.
+    /// Attacks the port of the peers: many silent connections, half a handshake, a handshake of an
+    /// unknown member.
     fn strangers(&mut self, address: SocketAddr) {
         let mut open = Vec::new();
         for index in 0..120 {
@@ -695,7 +696,7 @@ impl Attacker {
                     1 => encode(&mut out, &[b"AUTH", b"default", guess.as_bytes()]),
                     _ => encode(&mut out, &[b"HELLO", b"3", b"AUTH", b"a", guess.as_bytes()]),
                 }
-                // What comes before the right password must not be carried out.
+                // Commands before the right password must not be executed.
                 encode(&mut out, &[b"SET", b"once:1", b"stolen"]);
                 add(&self.tally.sent);
             }

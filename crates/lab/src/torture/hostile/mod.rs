@@ -41,7 +41,7 @@ pub const CALM: &str = "calm";
 const P99_MIN: Duration = Duration::from_millis(20);
 const COMPLAINTS_MAX: usize = 10;
 
-/// What the cluster must keep to under attack.
+/// The bounds that the cluster must keep under attack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     /// The most resident memory of a replica, in bytes.
@@ -67,7 +67,7 @@ pub const STATE_MAX: &str = "512MiB";
 /// The soft limit of descriptors that replicas begin with, as shells give it.
 pub const DESCRIPTORS: u32 = 1024;
 
-/// What attackers do.
+/// The attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attack {
     /// Values, keys and commands one byte below, at and above every limit.
@@ -76,9 +76,9 @@ pub enum Attack {
     Pipelines,
     /// Thousands of connections that say nothing, or half a command.
     Idle,
-    /// Large replies that nobody reads.
+    /// Large replies that the client does not read.
     Slow,
-    /// What is not RESP.
+    /// Bytes that are not RESP.
     Garbage,
     /// Keys and fields that one seed of the hash puts into one place.
     Colliding,
@@ -154,7 +154,7 @@ impl Attack {
     }
 }
 
-/// What one kind of attack came to.
+/// The result of one kind of attack.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Row {
     /// How often it was done.
@@ -183,7 +183,7 @@ pub struct Row {
     pub memory_mib: u64,
 }
 
-/// What all attacks came to.
+/// The result of all attacks.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Outcome {
     /// Before the first of them.
@@ -192,17 +192,17 @@ pub struct Outcome {
     pub attacks: BTreeMap<String, Row>,
     /// The 99th percentile of honest operations during all attacks, in milliseconds.
     pub p99_ms: f64,
-    /// What it may be.
+    /// Its limit.
     pub p99_max_ms: f64,
-    /// What a replica may take, in MiB.
+    /// Memory limit of a replica, in MiB.
     pub memory_max_mib: u64,
-    /// What could not be done in full.
+    /// Remarks on attacks that were not carried out in full.
     pub notes: Vec<String>,
     /// Bounds that did not hold.
     pub exceeded: Vec<String>,
 }
 
-/// What attackers count.
+/// The attackers' counters.
 #[derive(Debug, Default)]
 pub struct Tally {
     connections: AtomicU64,
@@ -373,7 +373,7 @@ impl Times {
 }
 
 /// Compares what was seen with the bounds. `operations` are those of the honest clients.
-pub fn judge(plan: &Plan, timeline: &Timeline, operations: &[Operation], report: &mut Report) {
+pub fn check(plan: &Plan, timeline: &Timeline, operations: &[Operation], report: &mut Report) {
     let Some(outcome) = &mut report.hostile else {
         return;
     };

@@ -1,4 +1,4 @@
-//! A connection of somebody who keeps to no protocol: bytes out, bytes in, whatever they are.
+//! A connection that keeps to no protocol: arbitrary bytes out and in.
 
 use super::super::cluster::PASSWORD;
 use crate::torture::client::encode;
@@ -12,7 +12,7 @@ use std::{
 const CONNECT: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(200);
 
-/// What came back before time was over.
+/// The bytes that came back in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Came {
     /// That many bytes.
@@ -33,7 +33,7 @@ impl Raw {
     /// Connects and says nothing.
     ///
     /// # Errors
-    /// When nobody accepts.
+    /// When no server accepts.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, CONNECT)?;
         stream.set_nodelay(true)?;

@@ -30,7 +30,7 @@ use std::{
 
 const FORMAT: u32 = 1;
 /// How long replicas of an earlier demo may take to leave.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK: &str = "demo.lock";
 const MARKER: &str = "demo.toml";
 /// How its keys are divided, if they are.
@@ -44,7 +44,7 @@ pub struct Marker {
     /// The cluster's identity.
     pub cluster: String,
     secret: String,
-    /// What its acknowledgements promise.
+    /// The promise of its acknowledgements.
     pub durability: String,
     /// It was kept on disk once, and in memory at the end.
     #[serde(skip)]
@@ -247,7 +247,7 @@ pub struct Directory {
 pub struct Prepared {
     /// Its absolute path.
     pub path: PathBuf,
-    /// What the demo is.
+    /// The plan of the demo.
     pub plan: Plan,
     /// Whether an earlier memory demo's data was removed.
     pub removed: bool,
@@ -256,7 +256,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// What the replica is started with.
+    /// The configuration file of a replica.
     pub fn replica_file(&self, id: u16) -> PathBuf {
         self.path.join(format!("replica-{id}")).join("quintet.toml")
     }
@@ -327,18 +327,18 @@ impl Directory {
         }
     }
 
-    /// What it holds.
+    /// The marker that the directory holds.
     pub const fn marker(&self) -> Option<&Marker> {
         self.marker.as_ref()
     }
 
-    /// Waits until nobody uses the replicas' data: those of a demo that was killed need a moment
-    /// to notice.
+    /// Waits until no process uses the replicas' data: those of a demo that was killed need a
+    /// moment to notice.
     ///
     /// # Errors
     /// When one continues, with its process id.
     pub fn wait_until_unused(&self) -> Outcome {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         for id in replicas_in(&self.path) {
             while let Some(holder) = holder(&data_in(&self.path, id)) {
                 if Instant::now() > deadline {
@@ -546,7 +546,7 @@ fn write_whole(path: &Path, text: &str) -> Outcome {
         fs::rename(&unfinished, path)
     };
     write().map_err(|error| {
-        // Whatever it got is of no use.
+        // A partial file is of no use.
         let _ = fs::remove_file(&unfinished);
         storage(path, &error)
     })

@@ -80,7 +80,7 @@ pub struct Demo {
     #[arg(long, value_name = "OPTION=VALUE", value_parser = protocols::assignment)]
     set: Vec<(String, String)>,
 
-    /// What an acknowledgement promises: 'disk', fsynced on a majority; 'memory', held by a
+    /// The promise of an acknowledgement: 'disk', fsynced on a majority; 'memory', held by a
     /// majority
     #[arg(long, default_value = "disk", value_parser = ["disk", "memory"])]
     durability: String,
@@ -131,7 +131,7 @@ pub struct Demo {
     replace: Option<u16>,
 }
 
-/// What the demo is to be, all defaults filled in.
+/// The demo's settings, with all defaults filled in.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// How many replicas, with those that were removed from among them.
@@ -146,7 +146,7 @@ pub struct Plan {
     pub options: Vec<(String, String)>,
     /// Limits that are not the defaults, as settings.
     pub limits: Vec<(String, String)>,
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// How small messages travel between replicas.
     pub transport: Transport,
@@ -215,7 +215,7 @@ impl Ports {
     }
 }
 
-/// What `--json` prints per replica (`id`, `dir`) and per proxy (`proxy`).
+/// Output of `--json` per replica (`id`, `dir`) and per proxy (`proxy`).
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,7 +247,7 @@ impl Demo {
         check_ports(
             &plan,
             if continued {
-                directory::PATIENCE
+                directory::ANSWER_TIMEOUT
             } else {
                 Duration::ZERO
             },

@@ -37,13 +37,13 @@ const LOG_MAX: u64 = 16 << 20;
 enum State {
     /// Our child.
     Runs(Child),
-    /// It ended, and nobody answers at its address.
+    /// It ended, and no process answers at its address.
     Dead,
-    /// Somebody started it again.
+    /// The user started it again.
     ByHand { pid: Option<u64> },
 }
 
-/// What a process of the demo is.
+/// The kind of a process of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A replica: its number among the members.
@@ -80,7 +80,7 @@ impl fmt::Display for What {
 /// One process of the demo.
 #[derive(Debug)]
 pub struct Managed {
-    /// What it is.
+    /// Its kind.
     pub what: What,
     /// The process that the demo started.
     pub pid: u32,
@@ -235,7 +235,7 @@ impl Managed {
         };
         let mut text = format!("{} (pid {}) {how}", self.what, self.pid);
         if status.code().is_some()
-            && let Some(words) = last_words(&self.log)
+            && let Some(words) = exit_message(&self.log)
         {
             text.push_str(&format!("\n  it said: {words}"));
         }
@@ -508,7 +508,7 @@ const fn name_of(signal: i32) -> &'static str {
 }
 
 /// The last error in a log, or its last line.
-fn last_words(log: &Path) -> Option<String> {
+fn exit_message(log: &Path) -> Option<String> {
     let mut file = fs::File::open(log).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(8 << 10)))
@@ -549,9 +549,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         std::fs::write(&log, "one\nerror: two\n  help: three\n\n").unwrap();
-        assert_eq!(last_words(&log).as_deref(), Some("two"));
+        assert_eq!(exit_message(&log).as_deref(), Some("two"));
         std::fs::write(&log, "one\n").unwrap();
-        assert_eq!(last_words(&log).as_deref(), Some("one"));
-        assert_eq!(last_words(&directory.path().join("none")), None);
+        assert_eq!(exit_message(&log).as_deref(), Some("one"));
+        assert_eq!(exit_message(&directory.path().join("none")), None);
     }
 }

@@ -25,7 +25,7 @@ use std::{
 /// A configuration that is complete, with where each key came from.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What the replica is started with.
+    /// The configuration of the replica.
     pub config: Config,
     origins: BTreeMap<String, Origin>,
 }

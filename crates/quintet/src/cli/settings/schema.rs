@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 pub struct Key {
     /// Its name, `section.key` or `key`.
     pub name: &'static str,
-    /// What it is, its unit and what is accepted, in one line.
+    /// Its meaning, its unit and the accepted values, in one line.
     pub help: &'static str,
     /// Whether there is no default.
     pub required: bool,
@@ -533,7 +533,7 @@ mod tests {
     use crate::cli::settings::blank;
 
     #[test]
-    fn what_a_key_shows_it_also_reads() {
+    fn key_reads_its_own_representation() {
         for key in KEYS {
             let mut config = blank();
             config.cluster = ClusterId(7);

@@ -6,9 +6,10 @@
 //!   member that leaves         e, which has ended ────────┴──► e+1, as a guest ──settled──► ends
 //! ```
 //!
-//! Who follows gives up its state of the earlier epoch. When all that it could follow are lost, too,
-//! only the replicas that leave have the end of that epoch, and no protocol can bring it anywhere any
-//! more. They take no part in the next one: they say that they give, which counts nowhere.
+//! A replica that follows gives up its state of the earlier epoch. When all that it could follow
+//! are lost, too, only the replicas that leave have the end of that epoch, and no protocol can
+//! bring it anywhere any more. They take no part in the next one: they say that they give, which
+//! counts nowhere.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! What members tell each other of the epoch that they are in.
+//! The reports of members about the epoch that they are in.
 
 use super::*;
 
-/// What a replica has of the state of its epoch.
+/// A replica's part of the state of its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Holds {
@@ -28,7 +28,7 @@ impl Holds {
     }
 }
 
-/// What a replica tells its peers of the epoch that it is in.
+/// A replica's report to its peers about the epoch that it is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct EpochWord {
     pub(super) number: EpochNumber,

@@ -73,7 +73,7 @@ fn stranger_is_closed_when_the_password_does_not_come() {
     rig.pass(Duration::from_secs(1));
     assert_eq!(rig.say(honest, "AUTH secret"), "+OK\\r\\n");
     rig.pass(Duration::from_secs(8));
-    // What it says meanwhile does not count.
+    // Its replies meanwhile do not count.
     assert_eq!(rig.say(stranger, "AUTH wrong")[..10], *"-WRONGPASS");
     while !rig.gateway.should_close(stranger) {
         rig.now = rig.gateway.next_deadline();
@@ -83,7 +83,7 @@ fn stranger_is_closed_when_the_password_does_not_come() {
     rig.pass(Duration::from_secs(1000));
     rig.run();
     assert!(!rig.gateway.should_close(honest));
-    // Who gives up what it was let in with begins again.
+    // A client that gives up its authentication begins again.
     assert_eq!(rig.say(honest, "RESET"), "+RESET\\r\\n");
     rig.pass(Duration::from_secs(9));
     rig.run();

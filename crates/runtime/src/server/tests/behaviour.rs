@@ -6,7 +6,7 @@ use quintet_replica::{Level, ReplicaId, RequestKind, Time};
 use std::time::Duration;
 
 #[test]
-fn what_orders_nothing_submits_nothing() {
+fn follower_submits_no_ticks() {
     let mut rig = Rig::new();
     let id = rig.connect();
     for line in [
@@ -43,7 +43,7 @@ fn reads_are_linearizable_and_need_no_session() {
 }
 
 #[test]
-fn whoever_says_readonly_reads_this_replicas_state_until_readwrite_or_reset() {
+fn readonly_client_reads_local_state_until_readwrite_or_reset() {
     let mut rig = Rig::new();
     let (id, other) = (rig.connect(), rig.connect());
     rig.say(id, "SET a 1");
@@ -73,7 +73,7 @@ fn whoever_says_readonly_reads_this_replicas_state_until_readwrite_or_reset() {
 }
 
 #[test]
-fn writes_transactions_with_writes_and_watches_are_as_new_as_ever_after_readonly() {
+fn readonly_does_not_weaken_writes_and_watches() {
     let mut rig = Rig::new();
     let id = rig.connect();
     rig.say(id, "READONLY");
@@ -163,7 +163,7 @@ fn all_connections_of_a_turn_share_one_batch_of_each_kind() {
 }
 
 #[test]
-fn connection_has_one_request_under_way_and_its_replies_stay_in_order() {
+fn connection_has_one_request_in_flight_and_ordered_replies() {
     let mut rig = Rig::new();
     let id = rig.connect();
     rig.say(id, "SET a 0");
@@ -191,13 +191,13 @@ fn long_reply_waits_for_the_commands_before_it() {
 }
 
 #[test]
-fn batch_under_way_is_company_for_the_next() {
+fn batch_in_flight_lets_next_one_go_along() {
     let mut rig = Rig::new();
     let ids: Vec<_> = (0..3).map(|_| rig.connect()).collect();
     ids.iter().for_each(|id| drop(rig.say(*id, "SET a 0")));
     rig.push(ids[0], "INCR a\r\n");
-    let under_way = rig.collect();
-    assert_eq!(under_way.len(), 1);
+    let in_progress = rig.collect();
+    assert_eq!(in_progress.len(), 1);
     rig.push(ids[1], "INCR a\r\n");
     assert_eq!(rig.collect(), [], "it waits for company");
     rig.push(ids[2], "INCR a\r\n");
@@ -206,8 +206,8 @@ fn batch_under_way_is_company_for_the_next() {
     assert!(until > rig.now && until <= rig.now + Duration::from_millis(5));
     rig.now = until;
     let next = rig.collect();
-    assert_eq!(next.len(), 1, "it does not wait for ever");
-    for submission in under_way.iter().chain(&next) {
+    assert_eq!(next.len(), 1, "it does not wait forever");
+    for submission in in_progress.iter().chain(&next) {
         let outcome = rig.execute(submission);
         rig.done(submission, outcome);
     }
@@ -372,7 +372,7 @@ fn memory_limit_is_switched_by_the_leader_alone() {
 }
 
 #[test]
-fn shutting_down_finishes_what_is_under_way() {
+fn shutdown_finishes_requests_in_flight() {
     let mut rig = Rig::new();
     let (one, other) = (rig.connect(), rig.connect());
     rig.say(one, "SET a 1");
@@ -394,7 +394,7 @@ fn shutting_down_finishes_what_is_under_way() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_of_the_input_is_answered() {
+fn requests_before_end_of_input_are_answered() {
     let mut rig = Rig::new();
     let id = rig.connect();
     rig.push(id, "SET a 1\r\nCONFIG GET save\r\nINCR a\r\n*2\r\n$3\r\nGE");
@@ -468,7 +468,7 @@ fn preferred_replica_is_the_master_and_the_others_its_replicas() {
             )
         );
     }
-    // One whose clients' address is unknown is nobody's master, and every replica takes writes.
+    // A replica whose clients' address is unknown is no master, and every replica takes writes.
     rig.gateway.set_view(NodeView {
         leads: false,
         preferred: Some(ReplicaId(4)),

@@ -1,4 +1,4 @@
-//! What the server says, byte by byte as Redis 7.0.15 said it.
+//! The replies of the server, byte by byte those of Redis 7.0.15.
 //!
 //! ```text
 //!   === name            a new connection to a server with empty databases

@@ -1,4 +1,4 @@
-//! What clients are told when there are no results, and what the sessions make of it.
+//! The replies to clients when there are no results, and the effects on the sessions.
 
 use super::rig::{BEGIN, Rig};
 use crate::server::{ConnectionId, GatewayConfig, NodeView};
@@ -239,7 +239,7 @@ fn session_lost_under_a_request_leaves_it_uncertain() {
     assert_eq!(rig.output(id), format!("{UNCERTAIN}{UNCERTAIN}"));
     assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
     let submission = submit(&mut rig, id, "INCR a\r\n");
-    rig.done(&submission, statuses(&[(RequestStatus::Forgotten, b"")]));
+    rig.done(&submission, statuses(&[(RequestStatus::ReplyLost, b"")]));
     assert_eq!(
         rig.output(id),
         "-UNCERTAIN was applied, but its reply has been lost\\r\\n"

@@ -1,4 +1,4 @@
-//! What connections hold beside their input: transactions, names, requests that wait.
+//! The memory of connections besides their input: transactions, names, requests that wait.
 
 use super::rig::Rig;
 use crate::server::{ConnectionId, GatewayConfig};
@@ -98,7 +98,7 @@ fn largest_open_transaction_is_dropped_when_memory_is_full() {
     assert!(rig.gateway.should_close(two));
     assert!(rig.output(two).starts_with(FULL));
     assert_eq!(rig.gateway.counters().connections_dropped, 1);
-    // What it held is free again, and so is what an executed transaction has held.
+    // Its memory is free again, and so is that of an executed transaction.
     for id in [one, three] {
         assert_eq!(rig.say(id, "EXEC"), "*1\\r\\n+OK\\r\\n");
     }
@@ -172,7 +172,7 @@ fn transaction_of_many_small_commands_is_a_large_request() {
 }
 
 #[test]
-fn more_ended_sessions_than_are_remembered_lapse_with_their_owner() {
+fn ended_sessions_above_limit_lapse_with_their_owner() {
     let mut rig = Rig::with(GatewayConfig {
         connections_max: 1 << 17,
         per_address_max: Some(0),

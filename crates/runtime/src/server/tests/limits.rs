@@ -24,7 +24,7 @@ fn too_many_clients_are_told_so() {
 }
 
 #[test]
-fn what_has_no_meaning_here_is_refused_by_name() {
+fn unsupported_command_is_rejected_by_name() {
     let mut rig = Rig::new();
     let id = rig.connect();
     for line in [
@@ -51,7 +51,7 @@ fn what_has_no_meaning_here_is_refused_by_name() {
 }
 
 #[test]
-fn value_too_long_is_refused_and_the_connection_goes_on() {
+fn too_long_value_is_rejected_and_connection_continues() {
     let mut rig = Rig::with(GatewayConfig {
         value_bytes_max: 100,
         ..GatewayConfig::default()
@@ -147,7 +147,7 @@ fn client_that_does_not_read_is_not_read_from() {
 }
 
 #[test]
-fn replies_that_nobody_wants_are_made_in_turns() {
+fn suppressed_replies_are_made_in_turns() {
     let mut rig = Rig::with(GatewayConfig {
         output_bytes_soft: 64 << 10,
         ..GatewayConfig::default()
@@ -184,7 +184,7 @@ fn commands_answered_here_take_a_bounded_number_of_arguments() {
 }
 
 #[test]
-fn client_that_is_owed_most_is_dropped_when_all_are_owed_too_much() {
+fn client_with_largest_output_is_dropped_above_limit() {
     let value = "v".repeat(2 << 20);
     let mut rig = Rig::with(GatewayConfig {
         output_bytes_soft: 1000,
@@ -246,7 +246,7 @@ fn command_larger_than_what_may_wait_is_let_in() {
 }
 
 #[test]
-fn too_many_bytes_under_way_stop_the_intake() {
+fn too_many_bytes_in_flight_stop_intake() {
     let config = GatewayConfig {
         in_flight_bytes_max: 100,
         ..GatewayConfig::default()
@@ -358,7 +358,7 @@ fn pipeline_of_long_replies_is_cut_into_short_requests() {
         "{owed} bytes for one client that reads nothing"
     );
     assert_eq!(rig.output(other), "+PONG\\r\\n$-1\\r\\n");
-    // What is read continues.
+    // Reading continues.
     let mut bytes = 0;
     loop {
         let came = rig.gateway.output(id).take().len();
@@ -429,7 +429,7 @@ fn large_requests_leave_others_their_share_of_time() {
         assert_eq!(rig.output(large), "+OK\\r\\n");
         let at_once = rig.collect();
         if others == 0 {
-            assert_eq!(at_once.len(), 1, "nobody else wants the time");
+            assert_eq!(at_once.len(), 1, "no other client wants the time");
             let outcome = rig.execute(&at_once[0]);
             rig.done(&at_once[0], outcome);
         } else {
@@ -476,7 +476,7 @@ fn buffer_of_a_long_command_grows_in_few_steps() {
     let mut capacities = Vec::new();
     for piece in bytes[..bytes.len() - 1].chunks(64 << 10) {
         rig.push(id, piece);
-        // What a read makes room for.
+        // The room for a read.
         rig.gateway.input(id).reserve(1);
         rig.run();
         let capacity = rig.gateway.input(id).capacity();

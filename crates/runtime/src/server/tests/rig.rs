@@ -93,7 +93,7 @@ impl Rig {
         submissions
     }
 
-    /// What one replica that is a whole cluster makes of a batch.
+    /// The result of a batch at one replica that is a whole cluster.
     pub fn execute(&mut self, submission: &Submission) -> Outcome {
         let route = ReplyRoute {
             to: FrontendId(7),

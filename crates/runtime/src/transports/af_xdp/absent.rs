@@ -1,4 +1,4 @@
-//! What stands in for AF_XDP in a build without the cargo feature `af-xdp`: nothing.
+//! A stand-in for AF_XDP in a build without the cargo feature `af-xdp`: nothing.
 //!
 //! ```text
 //!   Bypass::open ──► an error that says which feature is missing

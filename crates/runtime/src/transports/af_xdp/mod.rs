@@ -7,9 +7,9 @@
 //!                                                           all else is the kernel's
 //! ```
 //!
-//! A [`Card`] is a burst of frames in, a burst of frames out, and a descriptor to sleep on. What is
-//! here knows nothing else of it, so that another kind of bypass is another card. The one there is,
-//! [`socket::Socket`], is an AF_XDP socket on the interface that has this replica's address.
+//! A [`Card`] is a burst of frames in, a burst of frames out, and a descriptor to sleep on. This
+//! module knows nothing else of it, so that another kind of bypass is another card. The one there
+//! is, [`socket::Socket`], is an AF_XDP socket on the interface that has this replica's address.
 //!
 //! The UDP socket stays open beside it. It keeps the port, takes what comes by another queue of the
 //! interface, and sends to whom the kernel knows no neighbour (other processes of this host, too).
@@ -38,7 +38,7 @@ pub(crate) const DATAGRAM_MAX: usize = FRAME_MAX - HEADERS;
 /// Peers without a neighbour entry that have been told of, at most; of others nothing is said.
 const TOLD_MAX: usize = 1024;
 
-/// What carries frames between an interface and this process.
+/// A carrier of frames between an interface and this process.
 trait Card: std::fmt::Debug {
     /// Lends the oldest frame that has come, if there is one, and takes its memory back afterwards.
     fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> bool;

@@ -146,7 +146,7 @@ eth0 nonsense
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn longest_route_decides_then_lowest_metric_and_gateways_are_gone_through() {
+    fn longest_route_wins_then_lowest_metric_with_gateway() {
         let hop = |interface, address: [u8; 4]| next_hop(ROUTES, interface, address.into());
         assert_eq!(hop("eth0", [10, 0, 0, 7]), Some([10, 0, 0, 7].into()));
         assert_eq!(hop("eth0", [192, 0, 2, 1]), Some([10, 0, 0, 1].into()));
@@ -167,7 +167,7 @@ short line
         let found = |interface, last| card(table, interface, [10, 0, 0, last].into());
         assert_eq!(found("eth0", 7), Some([2, 0, 0, 0, 0, 10]));
         assert_eq!(found("eth1", 7), None);
-        assert_eq!(found("eth0", 8), None, "nobody has answered");
+        assert_eq!(found("eth0", 8), None, "no neighbour has answered");
         assert_eq!(found("eth0", 9), None);
         assert_eq!(found("eth0", 10), None);
     }

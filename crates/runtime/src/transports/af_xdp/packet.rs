@@ -5,12 +5,12 @@
 //!   | to, from MAC | type | IPv4, no options | UDP ports, length, sum | datagram | padding
 //! ```
 //!
-//! What comes in is whatever somebody sent: every length, address, port and sum is looked at. RFC
+//! Incoming packets may come from any sender: every length, address, port and sum is checked. RFC
 //! 791 and 768 say what they mean, RFC 1071 how the sums are made.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// What stands before a datagram.
+/// The length of the headers before a datagram.
 pub(super) const HEADERS: usize = UDP + 8;
 const IP: usize = 14;
 const UDP: usize = IP + 20;
@@ -125,7 +125,7 @@ pub(super) fn read(frame: &[u8], ours: SocketAddrV4) -> Option<(End, &[u8])> {
     let whole = sum(datagram, sum(&headers[UDP..], start));
     let stated = word(UDP + 6);
     // None; the right one; or the start of one, which a sender on the same machine has left to a
-    // card that there is none of. What datagrams hold has a sum of its own besides.
+    // card that there is none of. Datagrams have a sum of their own besides.
     if stated != 0 && folded(whole) != u16::MAX && stated != folded(start) {
         return None;
     }
@@ -135,7 +135,7 @@ pub(super) fn read(frame: &[u8], ours: SocketAddrV4) -> Option<(End, &[u8])> {
     Some((End { mac, at }, datagram))
 }
 
-/// Somebody.
+/// One of two ends.
 fn end(number: u8) -> End {
     End {
         mac: [2, 0, 0, 0, 0, number],
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_are_left_out_or_left_to_card_are_taken_and_wrong_ones_are_not() {
+    fn absent_or_offloaded_sums_pass_and_wrong_ones_do_not() {
         let whole = sample(b"what is sent");
         let length = (whole.len() - UDP) as u16;
         let start = folded(pseudo_header(*end(1).at.ip(), *end(2).at.ip(), length));
@@ -232,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn fragments_options_and_lengths_that_contradict_each_other_are_refused_with_right_sums() {
+    fn contradictory_packets_are_rejected_despite_valid_sums() {
         let change = |at: usize, bytes: &[u8]| {
             let mut frame = sample(&[1; 40]);
             frame[at..at + bytes.len()].copy_from_slice(bytes);
             frame[IP + 10..IP + 12].fill(0);
-            let mended = !folded(sum(&frame[IP..UDP], 0));
-            frame[IP + 10..IP + 12].copy_from_slice(&mended.to_be_bytes());
+            let repaired = !folded(sum(&frame[IP..UDP], 0));
+            frame[IP + 10..IP + 12].copy_from_slice(&repaired.to_be_bytes());
             frame[UDP + 6..UDP + 8].fill(0);
             read(&frame, end(2).at).is_some()
         };

@@ -58,7 +58,7 @@ pub(super) fn assemble(ours: SocketAddrV4, map: i32) -> Vec<u64> {
     let half = |bytes: [u8; 2]| i32::from(u16::from_ne_bytes(bytes));
     let address = u32::from_ne_bytes(ours.ip().octets()) as i32;
     let port = half(ours.port().to_be_bytes());
-    // What is read of a frame, from where, through which mask, and what it must be.
+    // The bytes of a frame to read, their place, the mask, and the required value.
     let checks = [
         (LOAD_HALF, 12, -1, half([0x08, 0x00])),
         (LOAD_BYTE, 14, -1, 0x45),
@@ -85,7 +85,7 @@ pub(super) fn assemble(ours: SocketAddrV4, map: i32) -> Vec<u64> {
         instruction(LOAD_WORD, R2, R1, CONTEXT_QUEUE, 0),
         instruction(LOAD_WIDE, R1, IS_MAP, 0, map),
         0,
-        // What it gives when the queue has no socket.
+        // The result when the queue has no socket.
         instruction(MOVE_NUMBER, R3, 0, 0, PASS),
         instruction(CALL, 0, 0, 0, REDIRECT_MAP),
         instruction(EXIT, 0, 0, 0, 0),
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_jump_ends_where_frames_are_passed_on() {
+    fn every_jump_ends_at_pass_instruction() {
         let ours = SocketAddrV4::new([10, 0, 0, 1].into(), 7201);
         let program = assemble(ours, 5);
         let pass = program.len() - 2;

@@ -36,13 +36,13 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// What one frame's memory holds, less what the kernel keeps before a frame that comes.
+/// The room in one frame's memory, less the kernel's headroom.
 pub(super) const FRAME_MAX: usize = FRAME - 256;
 const FRAME: usize = 4096;
 /// This many frames can come, and as many be sent, before either side looks.
 const FRAMES: u32 = 2048;
 const MEMORY: usize = 2 * FRAMES as usize * FRAME;
-/// The queue of the interface whose frames are taken. What comes by others the kernel gets.
+/// The queue of the interface whose frames are taken. The kernel gets frames of other queues.
 const QUEUE: u32 = 0;
 /// The program asks for the queue's socket in a map of this many.
 const QUEUES: u32 = 64;
@@ -89,7 +89,7 @@ impl Interface {
     }
 }
 
-/// What the kernel says of one address of an interface.
+/// The kernel's record of one address of an interface.
 struct InterfaceEntry<'a> {
     name: &'a CStr,
     address: Option<Ipv4Addr>,
@@ -153,7 +153,7 @@ impl Drop for InterfaceList {
 
 // --- the program in the kernel ---------------------------------------------------------------
 
-/// What bpf(2) is asked for: the beginning of the kernel's `union bpf_attr`, as words.
+/// The arguments of bpf(2): the beginning of the kernel's `union bpf_attr`, as words.
 #[repr(C, align(8))]
 struct Question([u32; 32]);
 
@@ -183,8 +183,8 @@ impl Question {
     /// Pointers must be to what the command reads, in the lengths that the question says.
     unsafe fn ask(&self, command: i64) -> Result<i32, Errno> {
         let length = size_of::<Self>();
-        // SAFETY: the kernel reads this many bytes of a structure that lives through the call; the
-        // rest is the caller's.
+        // SAFETY: the kernel reads this many bytes of a structure that outlasts the call; the rest
+        // is the caller's.
         let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const self.0, length) };
         if answer < 0 {
             let code = io::Error::last_os_error().raw_os_error();
@@ -200,7 +200,7 @@ impl Question {
     unsafe fn ask_for_descriptor(&self, command: i64) -> Result<OwnedFd, Errno> {
         // SAFETY: the caller's.
         let descriptor = unsafe { self.ask(command)? };
-        // SAFETY: the kernel has just made it, for nobody else.
+        // SAFETY: the kernel has just made it, and it has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 }
@@ -309,7 +309,7 @@ impl Drop for Mapped {
     }
 }
 
-/// What rings for whole frames have: a place in the memory and a length. Others have the place.
+/// The entry of rings for whole frames: a place in the memory and a length. Others have the place.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -326,7 +326,7 @@ struct Ring<T> {
     consumer: usize,
     flags: usize,
     entries: usize,
-    /// What this side has written or read, whether the other has been told or not.
+    /// The count that this side has written or read, whether the other has been told or not.
     mine: u32,
     kind: std::marker::PhantomData<T>,
 }
@@ -355,8 +355,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn count(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: `new` has seen that it lies in the mapping and is aligned; both sides only use
-        // it atomically, and the mapping lives as long as `self`.
+        // SAFETY: `new` has seen that it lies in the mapping and is aligned; both sides only use it
+        // atomically, and the mapping exists as long as `self`.
         unsafe { AtomicU32::from_ptr(self.memory.at.as_ptr().add(at).cast()) }
     }
 

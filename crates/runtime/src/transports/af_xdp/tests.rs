@@ -35,7 +35,7 @@ impl Card for Wire {
         if self.written.len() == self.room {
             return false;
         }
-        // What was in the memory before must not show.
+        // Old contents of the memory must not show.
         let mut frame = vec![0xaa; length];
         write(&mut frame);
         self.written.push(frame);
@@ -48,7 +48,7 @@ impl Card for Wire {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        unreachable!("nobody sleeps on it")
+        unreachable!("no thread sleeps on it")
     }
 }
 
@@ -85,7 +85,7 @@ fn received(side: &mut Bypass) -> Option<Result<Vec<u8>, Malformed>> {
 }
 
 #[test]
-fn datagrams_arrive_when_they_are_flushed_and_others_are_left_to_socket() {
+fn flushed_datagrams_arrive_and_others_go_to_socket() {
     let (mut a, mut b) = wired(2);
     let to = SocketAddr::from(end(2).at);
     assert!(a.send(to, b"first") && a.send(to, b"second"));
@@ -95,7 +95,7 @@ fn datagrams_arrive_when_they_are_flushed_and_others_are_left_to_socket() {
     assert_eq!(received(&mut b), Some(Ok(b"first".to_vec())));
     assert_eq!(received(&mut b), Some(Ok(b"second".to_vec())));
     assert_eq!(received(&mut b), None);
-    assert!(!a.send(SocketAddr::from(([10, 0, 0, 9], PORT)), b"to nobody"));
+    assert!(!a.send(SocketAddr::from(([10, 0, 0, 9], PORT)), b"to no peer"));
     assert!(!a.send("[2001:db8::1]:7201".parse().expect("an address"), b"IPv6"));
     assert!(!a.send(to, &vec![0; DATAGRAM_MAX + 1]));
     // Cut off a byte behind what may be, so that it is noticed.
@@ -156,7 +156,7 @@ impl Networks {
         Ok(made)
     }
 
-    /// What this thread opens from now on is in one of the two.
+    /// Descriptors that this thread opens from now on are in one of the two.
     fn enter(&self, side: usize) {
         use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
         let path = format!("/var/run/netns/{}", self.0[side]);
@@ -277,7 +277,7 @@ fn datagrams_go_past_the_kernels_sockets_and_all_else_to_them() {
         let (to_a, to_b) = (to_a.expect("bound"), to_b.expect("bound"));
         assert!(
             !a.bypass().send(to_b, b"too soon"),
-            "nobody knows whose card it is"
+            "the owner of the card is unknown"
         );
         a.bypass().look_again();
         meet(networks, &mut a, &mut b);
@@ -292,7 +292,7 @@ fn datagrams_go_past_the_kernels_sockets_and_all_else_to_them() {
         assert!(b.bypass().send(to_a, b"answer"));
         b.bypass().flush();
         assert_eq!(a.await_datagram(), b"answer");
-        // What a socket sends comes this way, too, though veth leaves its sum out.
+        // Packets of a socket come this way, too, though veth leaves their sum out.
         a.socket.send_to(b"from a socket", to_b).expect("sent");
         assert_eq!(b.await_datagram(), b"from a socket");
         let again = Bypass::open(to_b, b.poll.registry(), Token(9)).expect_err("taken");

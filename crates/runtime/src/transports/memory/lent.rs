@@ -34,7 +34,7 @@ use std::{
 /// Shorter parts of a frame go through the ring: two copies in the cache cost less than asking the
 /// kernel for one.
 pub(crate) const LENT_MIN: usize = 64 << 10;
-/// What else such a frame may hold.
+/// The room for further parts in such a frame.
 const HERE_MAX: usize = 16 << 10;
 /// A part that stands in the ring.
 const HERE: u8 = 0;
@@ -43,7 +43,7 @@ const THERE: u8 = 1;
 
 // --- who writes --------------------------------------------------------------------------------
 
-/// What has been lent by one lane.
+/// The parts lent by one lane.
 #[derive(Debug)]
 pub(crate) struct Lender<M> {
     memory: M,
@@ -111,14 +111,14 @@ pub(crate) fn will_read(memory: &Segment) {
     memory.word(READS_AT).store(1, Release);
 }
 
-/// Whatever was lent is to be let go, read or not.
+/// All lent parts are to be released, read or not.
 pub(crate) fn withdraw(memory: &impl Memory) {
     memory.word(WITHDRAWN_AT).store(1, Release);
     memory.fence(SeqCst);
 }
 
-/// What goes through the ring for a frame with large parts, which the lender is to keep. None if
-/// it has no such part, or too much besides.
+/// The description of a frame with large parts, which goes through the ring, while the lender keeps
+/// the parts. None if it has no such part, or too much besides.
 pub(crate) fn describe(frame: &Frame) -> Option<Bytes> {
     let large = |part: &&Bytes| part.len() >= LENT_MIN;
     let there: usize = frame.parts().iter().filter(large).map(Bytes::len).sum();
@@ -169,7 +169,7 @@ impl Lending {
             let left = 8 - number.len();
             lending.read(place + number.len() as u64, left, &mut number)?;
         }
-        match number.get_u64_le() == token.number && lending.lives() {
+        match number.get_u64_le() == token.number && lending.runs() {
             true => Ok(lending),
             false => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -183,7 +183,7 @@ impl Lending {
         }
     }
 
-    fn lives(&self) -> bool {
+    fn runs(&self) -> bool {
         let mut ended = [PollFd::new(&self.ended, PollFlags::IN)];
         let at_once = Timespec::default();
         poll(&mut ended, Some(&at_once)).is_ok_and(|ready| ready == 0)
@@ -206,7 +206,8 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// What [`describe`] has told. Room is made for `ahead` bytes at most before any is there.
+    /// The contents of [`describe`]'s description. Room is made for `ahead` bytes at most before
+    /// any is there.
     ///
     /// # Errors
     /// When it is malformed, or the frame would be longer than `most`.
@@ -252,7 +253,7 @@ impl Loan {
     ///
     /// # Errors
     /// When the memory cannot be read.
-    pub fn go_on(&mut self, from: &Lending, budget: usize) -> io::Result<usize> {
+    pub fn proceed(&mut self, from: &Lending, budget: usize) -> io::Result<usize> {
         let before = self.frame.len();
         while let Some(part) = self.parts.front_mut() {
             let room = budget.saturating_sub(self.frame.len() - before);
@@ -280,9 +281,9 @@ impl Loan {
     /// The frame, if it was lent until now; the writer may let go what it lent for it.
     ///
     /// # Errors
-    /// When it was withdrawn meanwhile, or whoever lent it has ended.
+    /// When it was withdrawn meanwhile, or the lender has ended.
     pub fn end(self, memory: &impl Memory, lane: Lane, from: &Lending) -> Result<Bytes, Mad> {
-        if !from.lives() {
+        if !from.runs() {
             return Err(Mad("a writer ended while it was read from"));
         }
         give_back(memory, LENT_TAKEN_AT + lane as usize, self.lent)?;
@@ -319,7 +320,7 @@ mod tests {
         let segment = std::sync::Arc::new(segment);
         let mut turns = 0;
         while !loan.is_whole() {
-            loan.go_on(&own, 1000).expect("reads");
+            loan.proceed(&own, 1000).expect("reads");
             turns += 1;
         }
         assert_eq!(turns, (LENT_MIN + 3 + 4).div_ceil(1000));
@@ -328,7 +329,7 @@ mod tests {
 
         withdraw(&segment);
         let mut loan = Loan::new(told.clone(), usize::MAX, 10).expect("sense");
-        loan.go_on(&own, usize::MAX).expect("reads");
+        loan.proceed(&own, usize::MAX).expect("reads");
         loan.end(&segment, Lane::Bulk, &own)
             .expect_err("withdrawn meanwhile");
 
@@ -354,7 +355,8 @@ mod tests {
         told.put_u32_le(100);
         told.put_u64_le(8);
         let mut loan = Loan::new(told.freeze(), 1000, 1000).expect("sense");
-        loan.go_on(&own, 1000).expect_err("nothing is mapped there");
+        loan.proceed(&own, 1000)
+            .expect_err("nothing is mapped there");
         segment.word(HOME_AT).store(0, Relaxed);
         Lending::open(token, &segment).expect_err("lends nothing");
     }

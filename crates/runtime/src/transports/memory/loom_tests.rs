@@ -1,11 +1,11 @@
 //! The same code in every order that the memory model allows, up to a number of preemptions:
 //! `LOOM_MAX_PREEMPTIONS`, 2 here and more in `just loom`. Weakened orders must be found out.
 
-use super::{Bell, Memory, Poll, Put, RingPlace, RingReader, RingWriter, TablePlace, Word};
 use super::{
     Lender, TableReader, TableWriter,
     lent::{give_back, withdraw},
 };
+use super::{Memory, Poll, Put, RingPlace, RingReader, RingWriter, SharedWaker, TablePlace, Word};
 use bytes::{BufMut, Bytes, BytesMut};
 use loom::{
     cell::UnsafeCell,
@@ -18,7 +18,7 @@ use loom::{
 use quintet_replica::{Lane, put_ranges};
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
-/// What is left out of the orders that the code asks for.
+/// The memory orders that a test leaves out of the code's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weaker {
     Nothing,
@@ -64,7 +64,7 @@ impl Memory for Model {
 
     fn copy_in(&self, at: usize, bytes: &[u8]) {
         for (cell, byte) in self.0.1[at..].iter().zip(bytes) {
-            // SAFETY: loom finds out if somebody else is there at the same time.
+            // SAFETY: loom reports another access at the same time.
             cell.with_mut(|cell| unsafe { *cell = *byte });
         }
     }
@@ -188,18 +188,18 @@ fn vector_whose_guard_hands_nothing_over_is_found_out() {
     table(Weaker::Stores);
 }
 
-fn bell(weaker: Weaker) {
+fn waker(weaker: Weaker) {
     every_order(move || {
         let memory = Model::new(3, 2, weaker);
-        let bell = Bell(2);
+        let waker = SharedWaker(2);
         let mut writer = RingWriter::new(memory.clone(), RING);
         let reader = RingReader::new(memory.clone(), RING);
         let other = memory.clone();
         let writes = thread::spawn(move || {
             assert_eq!(writer.push(&[1]), Ok(1));
-            bell.wanted(&other)
+            waker.wanted(&other)
         });
-        bell.listen(&memory);
+        waker.listen(&memory);
         let sleeps = reader.ready() == Ok(0);
         let woken = writes.join().expect("it has written");
         assert!(woken || !sleeps, "slept over it");
@@ -207,14 +207,14 @@ fn bell(weaker: Weaker) {
 }
 
 #[test]
-fn nobody_sleeps_over_what_was_written() {
-    bell(Weaker::Nothing);
+fn no_reader_sleeps_after_write() {
+    waker(Weaker::Nothing);
 }
 
 #[test]
 #[should_panic(expected = "slept over it")]
-fn bell_without_fences_is_slept_over() {
-    bell(Weaker::Fences);
+fn waker_without_fences_misses_wakeup() {
+    waker(Weaker::Fences);
 }
 
 /// The payload is a word of the model that the writer changes as soon as it may.
@@ -250,12 +250,12 @@ fn lending(weaker: Weaker, withdraws: bool) {
 }
 
 #[test]
-fn what_is_lent_stays_until_it_has_been_read() {
+fn lent_payload_stays_until_read() {
     lending(Weaker::Nothing, false);
 }
 
 #[test]
-fn what_was_read_after_it_was_withdrawn_does_not_count() {
+fn read_after_withdrawal_does_not_count() {
     lending(Weaker::Nothing, true);
 }
 

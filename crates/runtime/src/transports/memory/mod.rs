@@ -6,31 +6,31 @@
 //!   frames ──► Outgoing ──► ring bulk    ▒▒░░░░░░░░░░ ──► Incoming ──► frames
 //!   large  ──► told where they are, and read there: one copy
 //!   put    ──► words of its row, then the log of what was written ──► one put, whole
-//!          ◄── bells: who sleeps or waits for room says so, and is woken over TCP
+//!          ◄── wakers: a side that sleeps or waits for room is woken over TCP
 //! ```
 //!
 //! A segment has one writer and one reader, in processes that trust each other's intentions but not
 //! each other's memory: whatever stands in it is read as bytes from outside are. Places are bounded
-//! before they are used, and a count that cannot be makes the link useless ([`Mad`]). What is
-//! written and read here is generic over [`Memory`], so that the very same code runs in all orders
-//! that the memory model allows (`loom_tests.rs`).
+//! before they are used, and a count that cannot be makes the link useless ([`Mad`]). The code here
+//! is generic over [`Memory`], so that the very same code runs in all orders that the memory model
+//! allows (`loom_tests.rs`).
 
-mod bell;
 mod lent;
 mod ring;
 mod segment;
 mod table;
+mod waker;
 
 #[cfg(test)]
 mod loom_tests;
 #[cfg(test)]
-use bell::Bell;
+use waker::SharedWaker;
 
-pub(crate) use bell::{ASLEEP, WAITS};
 pub(crate) use lent::{LENT_MIN, Lender, Lending, Loan, describe, reads, will_read, withdraw};
 pub(crate) use ring::{RingReader, RingWriter};
 pub(crate) use segment::{Segment, Token};
 pub(crate) use table::{Poll, Put, TableReader, TableWriter};
+pub(crate) use waker::{ASLEEP, WAITS};
 
 use bytes::BytesMut;
 use quintet_replica::Lane;
@@ -66,8 +66,8 @@ impl Word for AtomicU64 {
     }
 }
 
-/// A piece of shared memory: words, and bytes between them. Places beyond its end panic, so whoever
-/// has a place from outside checks it first.
+/// A piece of shared memory: words, and bytes between them. Places beyond its end panic, so a
+/// caller that has a place from outside checks it first.
 pub(crate) trait Memory: Clone {
     type Word: Word;
     /// The word with this number, counted from the beginning.
@@ -106,7 +106,7 @@ pub(super) const MAGIC_AT: usize = 0;
 pub(super) const TOKEN_AT: usize = 1;
 /// Where the writer has the segment in its own memory, if that may be read.
 pub(super) const HOME_AT: usize = 2;
-/// What has been lent is not to be read any more.
+/// Lent parts must not be read any more.
 pub(super) const WITHDRAWN_AT: usize = 3;
 pub(crate) const ASLEEP_AT: usize = LINE;
 pub(crate) const WAITS_AT: usize = 2 * LINE;

@@ -25,7 +25,7 @@ pub(crate) struct RingWriter<M> {
 }
 
 impl<M: Memory> RingWriter<M> {
-    /// The end of a ring that nobody has written to.
+    /// The end of a ring that has no writes yet.
     pub const fn new(memory: M, place: RingPlace) -> Self {
         Self {
             memory,
@@ -98,7 +98,7 @@ pub(crate) struct RingReader<M> {
 }
 
 impl<M: Memory> RingReader<M> {
-    /// The end of a ring that nobody has read from.
+    /// The end of a ring that has no reads yet.
     pub const fn new(memory: M, place: RingPlace) -> Self {
         Self {
             memory,

@@ -7,8 +7,8 @@
 //!
 //! It has no name that could be left behind: when both processes have ended, however, it is gone.
 //! It is sealed against shrinking, so that no writer can take it away under a reader (who would die
-//! of a bus error). Who cannot open it, as on another host or in another container, says nothing,
-//! and everything continues by TCP.
+//! of a bus error). A process that cannot open it, as on another host or in another container, does
+//! not report it, and everything continues by TCP.
 //!
 //! The one place of shared memory where `unsafe` is needed.
 
@@ -37,7 +37,7 @@ pub(crate) struct Token {
     pub process: u32,
     /// As which descriptor.
     pub descriptor: u32,
-    /// What stands in it: both sides have it from the handshake of the link.
+    /// Its number: both sides have it from the handshake of the link.
     pub number: u64,
 }
 
@@ -144,8 +144,8 @@ impl Segment {
     /// When they do not fit.
     pub fn copy_in(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= SEGMENT_BYTES, "bytes of the segment");
-        // SAFETY: within the mapping, and `bytes` is memory of this process. Nobody reads or writes
-        // there meanwhile but a process that has lost its way, which gets what it asks for.
+        // SAFETY: within the mapping, and `bytes` is memory of this process. Only a faulty process
+        // reads or writes there meanwhile, and gets what it asks for.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len());
         }

@@ -9,14 +9,14 @@
 //! Two counters guard the row, one in front and one behind (§3.5 of the Derecho paper). The newest
 //! value wins and waits nowhere: words are overwritten in place, and only where something was
 //! written is logged, in its order, because a word may mean something else after another one has
-//! changed. What a poll hands on is what the row was at one moment: whatever was read while it
-//! changed is read again before anybody gets it, as what came later stands in the log behind it.
+//! changed. A poll returns the row as of one time: words read while it changed are read again
+//! before they are returned, as later writes stand in the log behind.
 
 use super::{Mad, Memory, TablePlace, Word};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// What was read and is not whole yet; more is never kept.
+/// The read part that is not whole yet; more is never kept.
 const PENDING_MAX: usize = 64 << 20;
 /// So often a poll reads what has changed meanwhile; the rest is the next one's.
 const LOOKS_MAX: usize = 16;
@@ -54,7 +54,7 @@ pub(super) fn ranges(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 }
 
 impl<M: Memory> TableWriter<M> {
-    /// The end of a table that nobody has written to.
+    /// The end of a table that has no writes yet.
     pub const fn new(memory: M, place: TablePlace) -> Self {
         Self {
             memory,
@@ -115,13 +115,13 @@ impl<M: Memory> TableWriter<M> {
     }
 }
 
-/// What a poll found.
+/// The result of a poll.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Poll {
     Nothing,
     /// The row is being written; later.
     Changing,
-    /// What was written since the last time, as [`quintet_replica::put_ranges`] has it.
+    /// The words written since the last time, as [`quintet_replica::put_ranges`] has them.
     Put(Bytes),
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct TableReader<M> {
 }
 
 impl<M: Memory> TableReader<M> {
-    /// The end of a table that nobody has read.
+    /// The end of a table that has no reads yet.
     pub fn new(memory: M, place: TablePlace) -> Self {
         Self {
             memory,

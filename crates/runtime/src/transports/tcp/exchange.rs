@@ -6,8 +6,9 @@
 //!     └──► PeerClock ──► standings ──► the event loop corrects its clock
 //! ```
 //!
-//! Written at once and not at the end of the turn, because what a frame waits is time that nobody
-//! can tell from the network's. Frontends ask as replicas do; they are answered and not asked.
+//! Written at once and not at the end of the turn, because the measurement cannot tell the time
+//! that a frame waits here from the network's. Frontends ask as replicas do; they are answered and
+//! not asked.
 
 use super::{Kind, Stage, Tcp, frame_header};
 use crate::{
@@ -51,7 +52,7 @@ pub(super) enum Own {
     Opened {
         number: u64,
     },
-    /// What follows of this lane goes through it.
+    /// The following bytes of this lane go through it.
     Begun {
         number: u64,
     },
@@ -159,7 +160,7 @@ struct Asked {
     since: Instant,
 }
 
-/// What is known of the members' clocks, and what is in progress.
+/// The measurements of the members' clocks, and the exchanges in progress.
 #[derive(Debug)]
 pub(super) struct Exchanges {
     peers: Vec<(PeerClock, Option<Asked>)>,
@@ -169,14 +170,14 @@ pub(super) struct Exchanges {
     quick: u32,
     /// By how much this side's clock is set wrong on purpose.
     skew: i64,
-    /// What is told of this side's clock.
+    /// Whether this side's clock is disciplined, as told to peers.
     disciplined: bool,
     error: u64,
     news: bool,
 }
 
 impl Exchanges {
-    /// What was measured of this member's clock counts no more.
+    /// Earlier measurements of this member's clock count no more.
     pub fn forget(&mut self, member: usize) {
         if let Some((clock, asked)) = self.peers.get_mut(member) {
             clock.forget();

@@ -51,7 +51,7 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Reasons that are remembered for that, of one member or of all strangers.
 const REASONS_MAX: usize = 8;
 
-/// What is to be done after a packet of the handshake.
+/// The step after a packet of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shaken {
     /// More bytes are needed.
@@ -114,7 +114,7 @@ impl Complaints {
     }
 }
 
-/// What counts as one source of connections: an address, or the network of one host.
+/// One source of connections: an address, or the network of one host.
 fn source(address: SocketAddr) -> IpAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => ip.into(),
@@ -390,7 +390,8 @@ impl Tcp {
         if connection.stage == Stage::Handshake {
             self.counters.handshakes.expired += 1;
             let about = self.dialled(index);
-            // Nobody has refused: a member that has only been stopped for a while is back the sooner.
+            // No peer has rejected the connection: a member that has only been stopped for a while
+            // is back the sooner.
             self.complain(index, about, reason, now);
         }
         self.close(index, reason, now);

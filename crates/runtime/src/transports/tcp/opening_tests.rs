@@ -20,7 +20,7 @@ fn dialler(root: &std::path::Path) -> (Side, std::net::TcpListener) {
     )
 }
 
-/// What a side dials next.
+/// The connection that a side dials next.
 fn accepted(side: &mut Side, listener: &std::net::TcpListener) -> TcpStream {
     let begun = Instant::now();
     loop {
@@ -29,7 +29,7 @@ fn accepted(side: &mut Side, listener: &std::net::TcpListener) -> TcpStream {
             Ok((stream, _)) => return stream,
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "nobody dials");
+        assert!(begun.elapsed() < Duration::from_secs(20), "no side dials");
     }
 }
 

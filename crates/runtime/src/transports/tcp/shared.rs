@@ -30,7 +30,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc};
 
 type Memory = Arc<Segment>;
 
-/// What this side writes.
+/// The part that this side writes.
 #[derive(Debug)]
 struct Outbound {
     token: Token,
@@ -54,7 +54,7 @@ struct Outbound {
     crowded: bool,
 }
 
-/// What the other side writes.
+/// The part that the other side writes.
 #[derive(Debug)]
 struct Inbound {
     number: u64,
@@ -67,7 +67,7 @@ struct Inbound {
     lending: Option<Lending>,
     /// A frame that is being read there, by lane.
     loans: [Option<Loan>; 2],
-    /// What follows comes this way, by lane.
+    /// Whether the following bytes come this way, by lane.
     open: [bool; 2],
 }
 
@@ -118,7 +118,7 @@ impl Outbound {
         }
     }
 
-    /// What the other side has not taken, of a lane.
+    /// The bytes of a lane that the other side has not taken.
     fn queued_of(&self, lane: Lane) -> usize {
         self.queues[lane as usize].len() + self.lenders[lane as usize].bytes()
     }
@@ -218,7 +218,7 @@ impl Inbound {
         let (mut left, mut budget) = (most, TURN_BYTES_MAX);
         loop {
             if let (Some(open), Some(lending)) = (loan.as_mut(), &self.lending) {
-                budget -= open.go_on(lending, budget)?.min(budget);
+                budget -= open.proceed(lending, budget)?.min(budget);
                 let Some(whole) = loan.take_if(|loan| loan.is_whole()) else {
                     break;
                 };
@@ -293,8 +293,8 @@ impl Tcp {
         }
     }
 
-    /// What a segment of this connection's link carries: an older link's, or one that was not named by
-    /// the proven peer, has another.
+    /// The number of a segment of this connection's link: an older link's, or one that was not
+    /// named by the proven peer, has another.
     fn memory_number(&self, index: usize, sends: bool) -> Option<u64> {
         let connection = self.connections[index].as_ref()?;
         let link = connection.handshake.link_key()?;
@@ -357,7 +357,7 @@ impl Tcp {
         }
     }
 
-    /// What follows on this connection's lane comes through memory.
+    /// The following bytes on this connection's lane come through memory.
     pub(super) fn on_begun(&mut self, index: usize, id: ReplicaId, number: u64) {
         let Some(lane) = self.connections[index].as_ref().map(|c| c.lane) else {
             return;
@@ -441,7 +441,7 @@ impl Tcp {
                     outbound.brought = true;
                     memories.counters.puts_out += 1;
                 }
-                // For good: what is put later must not be seen sooner.
+                // Permanently: later puts must not be seen sooner.
                 Ok(Put::TooLong) => {
                     outbound.framed = true;
                     left.insert(id);
@@ -534,8 +534,8 @@ impl Tcp {
             if !inbound.open[lane as usize] {
                 continue;
             }
-            // What was put before a frame was written is seen before it: the ring is looked at
-            // first, the table then, and no frame is taken that was not there.
+            // Words put before a frame was written are seen before it: the ring is looked at first,
+            // the table then, and no frame is taken that was not there.
             let mut ready = inbound.rings[lane as usize].ready()?.min(TURN_BYTES_MAX);
             if lane == Lane::Control {
                 match inbound.table.poll()? {
@@ -584,7 +584,7 @@ impl Tcp {
 
     /// Before sleeping: has everybody who shares memory wake this side. False when there is
     /// something to do first.
-    pub fn doze(&mut self) -> bool {
+    pub fn park(&mut self) -> bool {
         let Some(memories) = &mut self.memories else {
             return true;
         };
@@ -622,7 +622,7 @@ impl Tcp {
 
     // --- what is shown -----------------------------------------------------------------------
 
-    /// What has been counted of shared memory.
+    /// The counters of shared memory.
     pub fn memory_counters(&self) -> MemoryMetrics {
         self.memories
             .as_ref()

@@ -25,7 +25,7 @@ fn put(side: &mut Side, to: u16, ranges: &[(u32, &[u64])]) {
 }
 
 #[test]
-fn frames_of_every_size_arrive_in_order_through_memory_in_both_directions() {
+fn frames_of_all_sizes_arrive_in_order_through_memory() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = together(directory.path());
     let lengths = [1, 40, 5_000, 70_000, 3_000_000, 2, 300_000];
@@ -55,7 +55,7 @@ fn frames_of_every_size_arrive_in_order_through_memory_in_both_directions() {
 }
 
 #[test]
-fn newest_value_of_word_wins_and_is_there_before_frame_sent_after_it() {
+fn newest_word_wins_and_arrives_before_later_frame() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = together(directory.path());
     for value in 1..=1000 {
@@ -74,7 +74,7 @@ fn newest_value_of_word_wins_and_is_there_before_frame_sent_after_it() {
 }
 
 #[test]
-fn who_shares_no_memory_is_reached_by_tcp() {
+fn peer_without_shared_memory_uses_tcp() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});
     a.tcp.use_memory();
@@ -104,23 +104,23 @@ fn row_that_is_longer_than_table_goes_in_frames_from_then_on() {
 }
 
 #[test]
-fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
+fn sleeper_is_woken_once_and_misses_no_item() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = together(directory.path());
     until("quiet", &mut [&mut a, &mut b], |s| !s[1].tcp.busy());
-    assert!(b.tcp.doze());
+    assert!(b.tcp.park());
     for _ in 0..2 {
         a.send(1, Lane::Control, b"good morning");
         let now = a.now();
         a.tcp.flush(now);
     }
     assert_eq!(a.tcp.memory_counters().wakes, 1);
-    assert!(!b.tcp.doze(), "there is something");
+    assert!(!b.tcp.park(), "there is something");
     b.tcp.awake();
     put(&mut a, 1, &[(0, &[1])]);
     let now = a.now();
     a.tcp.flush(now);
-    assert_eq!(a.tcp.memory_counters().wakes, 1, "nobody sleeps");
+    assert_eq!(a.tcp.memory_counters().wakes, 1, "no thread sleeps");
     // The writer sleeps, too, until there is room in the ring.
     b.turn();
     b.frames.clear();
@@ -129,7 +129,7 @@ fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
     }
     let now = a.now();
     a.tcp.flush(now);
-    assert!(a.tcp.doze(), "the ring is full");
+    assert!(a.tcp.park(), "the ring is full");
     b.turn();
     let wakes = b.tcp.memory_counters().wakes;
     assert!(wakes > 0);
@@ -144,10 +144,10 @@ fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
     let now = a.now();
     a.tcp.flush(now);
     assert_eq!(a.tcp.queued_in_memory(ReplicaId(1), Lane::Bulk) >> 20, 40);
-    assert!(a.tcp.doze(), "nothing has been read");
+    assert!(a.tcp.park(), "nothing has been read");
     b.turn();
     assert_eq!(b.tcp.memory_counters().wakes, wakes + 1);
-    assert!(!a.tcp.doze(), "something has");
+    assert!(!a.tcp.park(), "something has");
     until("all of it", &mut [&mut a, &mut b], |s| {
         s[1].frames.len() == 40 && !s[0].tcp.busy()
     });
@@ -157,7 +157,7 @@ fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
 }
 
 #[test]
-fn large_payloads_are_read_where_they_are_and_are_whole_or_link_breaks() {
+fn remote_large_payloads_are_intact_or_link_breaks() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = together(directory.path());
     let sent: Vec<Vec<u8>> = (0..5u8)
@@ -224,7 +224,7 @@ fn mad_writer_costs_its_link_which_comes_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever stands in the memory: an error or bytes, never a panic, and never without an end.
+    /// Any contents of the memory give an error or bytes, never a panic, and never an endless loop.
     #[test]
     fn any_memory_is_read(words in prop::collection::vec((0..SEGMENT_WORDS, word()), 1..40)) {
         let (memory, _file, token) = Segment::create(77).expect("memory");

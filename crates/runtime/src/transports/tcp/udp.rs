@@ -42,18 +42,18 @@ const PROBE_EVERY: Duration = Duration::from_millis(500);
 const PROBE_FIRST: Duration = Duration::from_millis(20);
 /// This many probes go out that often.
 const PROBES_FIRST: u32 = 10;
-/// Who has heard none of this many probes gets no more datagrams.
+/// A peer that has heard none of this many probes gets no more datagrams.
 const UNHEARD_MAX: u32 = 6;
 /// The most datagrams taken in one turn.
 const TURN_MAX: usize = 1024;
 /// The most datagrams that wait to be sent.
 const WAITING_MAX: usize = 64;
-/// What the kernel may hold for this process in either direction, if it lets itself be told.
+/// The kernel's buffer for this process in either direction, if it can be set.
 const SOCKET_BYTES: usize = 8 << 20;
 /// The most that waits of one link for frames of its connection; more would be overtaken by its
-/// sender's patience.
+/// sender's timeout.
 const EARLY_MAX: usize = 4 << 20;
-/// What is read at once is cut out of so much.
+/// Each read gets a part of a buffer of this size.
 const READ: usize = 64 << 10;
 /// Far above the tokens of all connections, below those of clients.
 const TOKEN: usize = 1 << 20;
@@ -72,7 +72,7 @@ struct Far {
 /// The datagrams beside one connection, which is one of the control lane.
 #[derive(Debug)]
 pub(super) struct Way {
-    /// What datagrams from the other side carry.
+    /// The token that datagrams from the other side carry.
     token: u128,
     received: u64,
     window: ReplayWindow,
@@ -85,12 +85,12 @@ pub(super) struct Way {
     sent: u64,
     lost: u64,
     filling: Filling,
-    /// What has come before frames of the connection that it was sent behind.
+    /// Datagrams that came before the frames of the connection behind which they were sent.
     early: VecDeque<Opened>,
     early_bytes: usize,
 }
 
-/// What waits to be sent.
+/// The datagrams that wait to be sent.
 #[derive(Debug)]
 struct Waiting {
     connection: usize,
@@ -216,13 +216,13 @@ impl Datagrams {
     }
 }
 
-/// What datagrams of one direction of a link carry: what both sides have derived from the handshake,
-/// with the receiver's place of the connection in its lowest bits.
+/// The token that datagrams of one direction of a link carry: derived by both sides from the
+/// handshake, with the receiver's place of the connection in its lowest bits.
 fn token(link: &LinkKey, sends: bool, place: u64) -> u128 {
     link.derive("datagrams", sends) & !0xffff | u128::from(place & 0xffff)
 }
 
-/// What the path of a connection carries in one datagram.
+/// The largest datagram on the path of a connection.
 fn path_bytes(connection: &Connection) -> usize {
     use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
     let mtu = ip_mtu(&connection.stream).or_else(|_| ipv6_mtu(&connection.stream));
@@ -253,7 +253,7 @@ impl Connection {
 
 impl Tcp {
     /// From now on small frames go by datagrams of at most this many bytes to who takes them. The
-    /// socket is bound where TCP listens; a frontend's when it first speaks to somebody.
+    /// socket is bound where TCP listens; a frontend's when it first sends a datagram.
     ///
     /// # Errors
     /// When there is no socket to be had.
@@ -627,7 +627,7 @@ impl Tcp {
 
     // --- what is shown -----------------------------------------------------------------------
 
-    /// What has been counted of datagrams.
+    /// The counters of datagrams.
     pub const fn datagram_counters(&self) -> DatagramMetrics {
         self.datagram_counters
     }

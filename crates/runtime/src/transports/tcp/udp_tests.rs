@@ -60,7 +60,7 @@ impl Relay {
         far.expect("it takes datagrams").address = self.to;
     }
 
-    /// What came without the probes, which go on their way.
+    /// The datagrams without the probes, which are delivered.
     fn take(&self) -> Vec<Vec<u8>> {
         let mut taken = Vec::new();
         let mut bytes = [0; 2 * MOST];
@@ -116,7 +116,7 @@ fn small_frames_share_datagrams_and_others_go_by_the_connection() {
 }
 
 #[test]
-fn datagram_does_not_overtake_frame_that_went_by_connection_before_it() {
+fn datagram_does_not_overtake_earlier_frame_by_connection() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair_with_datagrams(directory.path());
     a.send(1, Lane::Control, &[1; 40]);
@@ -161,7 +161,7 @@ fn datagrams_wait_no_longer_for_connection_than_there_is_room() {
 }
 
 #[test]
-fn what_is_lost_doubled_overtaken_cut_or_damaged_on_way_harms_nothing_else() {
+fn damaged_or_reordered_datagrams_harm_no_others() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair_with_datagrams(directory.path());
     let relay = Relay::between(&mut a, &b);
@@ -276,7 +276,7 @@ fn datagrams_of_a_link_that_is_gone_are_dropped() {
 }
 
 #[test]
-fn where_datagrams_do_not_arrive_frames_go_by_connection_until_they_do() {
+fn frames_use_connection_until_datagrams_arrive() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair_with_datagrams(directory.path());
     let relay = Relay::between(&mut a, &b);
@@ -303,7 +303,7 @@ fn where_datagrams_do_not_arrive_frames_go_by_connection_until_they_do() {
 }
 
 #[test]
-fn who_takes_no_datagrams_gets_none() {
+fn peer_that_declines_datagrams_gets_none() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});
     a.tcp.use_datagrams(MOST).expect("a socket");

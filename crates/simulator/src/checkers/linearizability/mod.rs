@@ -34,7 +34,7 @@ pub struct Evidence {
     pub others: usize,
 }
 
-/// What is to be said of a history.
+/// The verdict on a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is an order that explains all answers.

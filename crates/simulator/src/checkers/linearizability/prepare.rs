@@ -33,7 +33,7 @@ pub(super) struct Prepared {
     pub looks: bool,
     /// Operations with smaller hints are tried first.
     pub hint: u64,
-    /// Somebody knows that it happened, and when.
+    /// A client knows that it happened, and when.
     pub hinted: bool,
     /// Its number among the unknown ones.
     pub unknown: u32,
@@ -48,8 +48,8 @@ pub(super) struct Component {
     pub keys: usize,
 }
 
-/// What a command's answer is compared by: fields and members have no order, and of the time left
-/// only its sign is known.
+/// The comparable form of a command's answer: fields and members have no order, and of the time
+/// left only its sign is known.
 fn normal(group: &Group, answer: Answer) -> Answer {
     let act = group.parts.first().map(|part| &part.act);
     match (act, answer) {

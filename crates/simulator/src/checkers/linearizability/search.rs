@@ -17,10 +17,10 @@
 //! The frame is the search of Wing and Gong with Lowe's memory of visited configurations. Four
 //! things keep it fast:
 //!
-//! - **Persistent sets.** Whatever is not connected to the first return by shared keys of the
-//!   present candidates commutes with all that is, so its turn may come later. Transactions that
-//!   join keys thereby cost only where they overlap in time. Unknown ones overlap with everything
-//!   after them: what they join is looked at only when nothing else helps.
+//! - **Persistent sets.** A candidate that shared keys of the present candidates do not connect to
+//!   the first return commutes with all that they do connect, so its turn may come later.
+//!   Transactions that join keys thereby cost only where they overlap in time. Unknown ones overlap
+//!   with everything after them: what they join is looked at only when nothing else helps.
 //! - **Backjumping.** Every dead end knows the keys that it is about: the operations on them have
 //!   no order from there on, whatever is done elsewhere. A choice on other keys is to blame for
 //!   nothing, and its alternatives are skipped.
@@ -55,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Order,
@@ -150,7 +150,7 @@ impl KeySet {
 
 /// The keys of the candidates.
 type Marked = SmallVec<[u32; 4]>;
-/// What an attempt changed: keys with their states before it.
+/// The changes of an attempt: keys with their states before it.
 type Before = SmallVec<[(u32, KeyState); 1]>;
 /// Which unknown operations are used, as bits.
 type Used = SmallVec<[u64; 1]>;
@@ -160,7 +160,7 @@ struct Frame {
     /// The operations taken out here: first the choice, then those that only look.
     taken: SmallVec<[u32; 2]>,
     before: Before,
-    /// What the configuration was when it was reached.
+    /// The name of the configuration when it was reached.
     name: u128,
     used: Used,
     /// Operations, each with the keys that expire just before it as bits.

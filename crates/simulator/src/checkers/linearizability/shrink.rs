@@ -89,7 +89,7 @@ pub(super) fn evidence(component: &Component, furthest: usize, steps_max: u64) -
         .collect();
     let mut ends: Vec<u64> = operations.iter().filter_map(|one| one.returned).collect();
     ends.sort_unstable();
-    // What cannot be explained up to a moment cannot be explained later either.
+    // A history without an explanation up to a time has none later either.
     let (mut low, mut high) = (0, ends.len().saturating_sub(1));
     while low < high {
         let middle = low.midpoint(high);

@@ -114,7 +114,7 @@ fn read_may_not_go_back() {
 }
 
 #[test]
-fn unknown_write_may_happen_late_or_never_but_not_before_it_was_asked_for() {
+fn unknown_write_never_happens_before_its_invocation() {
     passes(&[
         ("a", 1, 0, &["SET", "k", "7"], NIL),
         ("b", 2, 3, &["GET", "k"], NIL),
@@ -341,7 +341,7 @@ fn evidence_is_told_with_its_places() {
 
 /// Gives one answered GET another value that was written, or none. Most such changes, not all,
 /// make a history impossible.
-fn spoil(operations: &mut [Operation], random: &mut Random) -> bool {
+fn corrupt(operations: &mut [Operation], random: &mut Random) -> bool {
     let reads: Vec<usize> = (0..operations.len())
         .filter(|index| {
             let operation = &operations[*index];
@@ -355,7 +355,7 @@ fn spoil(operations: &mut [Operation], random: &mut Random) -> bool {
     }
     let index = reads[random.index(reads.len())];
     if let Outcome::Answered { answer, .. } = &mut operations[index].outcome {
-        *answer = Answer::text("nobody wrote this");
+        *answer = Answer::text("no client wrote this");
     }
     true
 }
@@ -374,7 +374,7 @@ fn atomic_histories_pass_and_a_changed_answer_does_not() {
         let mut operations = generate::history(shape, &mut random);
         let report = check(&operations, &Limits::default());
         assert_eq!(report.verdict, Verdict::Linearizable, "seed {seed}");
-        if spoil(&mut operations, &mut random) {
+        if corrupt(&mut operations, &mut random) {
             let verdict = check(&operations, &Limits::default()).verdict;
             assert!(
                 matches!(verdict, Verdict::Impossible(_)),

@@ -5,13 +5,13 @@ use super::{
     votes::{five_and_four, seven},
     *,
 };
-use crate::derecho::{Plant, View};
+use crate::derecho::{Bug, View};
 use alloc::vec::Vec;
 use quintet_replica::{Control, Event, Options, ReplicaId, Slot};
 
-fn with(plant: Plant) -> Config {
+fn with(bug: Bug) -> Config {
     let mut config = Config::default();
-    config.set("plant", plant.name()).expect("its own name");
+    config.set("bug", bug.name()).expect("its own name");
     config
 }
 
@@ -85,7 +85,7 @@ fn trim_that_is_computed_again_gives_one_view_two_memberships() {
     let (first, second) = first_learns_alone(Config::default());
     assert_eq!(first, [0, 1, 2, 3]);
     assert_eq!(first, second, "what may have been agreed is adopted");
-    let (first, second) = first_learns_alone(with(Plant::TrimRecomputed));
+    let (first, second) = first_learns_alone(with(Bug::TrimRecomputed));
     assert_ne!(first, second, "the bug shows");
 }
 
@@ -105,7 +105,7 @@ fn echo_waits_for_the_disk() {
     );
     // The invariant that an echo is on disk notices it at the replica.
     let shown = std::panic::catch_unwind(|| {
-        let mut group = five_of_which_one_fails(with(Plant::EchoNotDurable));
+        let mut group = five_of_which_one_fails(with(Bug::EchoNotDurable));
         until_the_first_learns(&mut group, &[0]);
     });
     let panic = shown.expect_err("the bug is noticed");
@@ -133,7 +133,7 @@ fn missed_a_view(config: Config) -> bool {
 #[test]
 fn read_waits_for_the_barrier() {
     assert!(!missed_a_view(Config::default()));
-    assert!(missed_a_view(with(Plant::ReadsLocal)), "the bug shows");
+    assert!(missed_a_view(with(Bug::ReadsLocal)), "the bug shows");
 }
 
 /// Messages of replica 1 reach replica 0 in the turn in which it has one of its own, and all is
@@ -172,8 +172,8 @@ fn same_order(config: Config) -> bool {
 #[test]
 fn place_once_given_holds_message_and_guard_follows_its_words() {
     assert!(same_order(Config::default()));
-    assert!(!same_order(with(Plant::NullInside)), "the bug shows");
-    assert!(!same_order(with(Plant::PutTorn)), "the bug shows");
+    assert!(!same_order(with(Bug::NullInside)), "the bug shows");
+    assert!(!same_order(with(Bug::PutTorn)), "the bug shows");
 }
 
 /// Whether a message is answered though one member has not received it, or not on its disk.
@@ -193,14 +193,14 @@ fn answered_without(config: Config, received: bool) -> bool {
 fn message_is_delivered_when_all_have_received_and_persisted_it() {
     assert!(!answered_without(Config::default(), false));
     assert!(!answered_without(Config::default(), true));
-    let early = answered_without(with(Plant::DeliverBeforeAll), false);
+    let early = answered_without(with(Bug::DeliverBeforeAll), false);
     assert!(early, "the bug shows");
-    let early = answered_without(with(Plant::PersistedEarly), true);
+    let early = answered_without(with(Bug::PersistedEarly), true);
     assert!(early, "the bug shows");
 }
 
 /// Whether one of three continues alone.
-fn one_of_three_goes_on(config: Config) -> bool {
+fn one_of_three_continues(config: Config) -> bool {
     let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
     group.isolate(0);
     let batch = group.write(0);
@@ -209,9 +209,9 @@ fn one_of_three_goes_on(config: Config) -> bool {
 }
 
 #[test]
-fn who_suspects_a_majority_halts() {
-    assert!(!one_of_three_goes_on(Config::default()));
-    let alone = one_of_three_goes_on(with(Plant::MinorityContinues));
+fn member_that_suspects_majority_halts() {
+    assert!(!one_of_three_continues(Config::default()));
+    let alone = one_of_three_continues(with(Bug::MinorityContinues));
     assert!(alone, "the bug shows");
 }
 
@@ -227,18 +227,18 @@ fn restarts_as_member(config: Config) -> bool {
 }
 
 #[test]
-fn who_restarted_is_no_member_before_the_others_let_it_in() {
+fn restarted_member_takes_part_only_after_readmission() {
     assert!(!restarts_as_member(Config::default()));
-    let member = restarts_as_member(with(Plant::RestartAsMember));
+    let member = restarts_as_member(with(Bug::RestartAsMember));
     assert!(member, "the bug shows");
 }
 
 /// Whether a message in blocks, which come in another order than they have in it, is the same at
 /// all replicas.
-fn comes_as_it_was(plant: Option<Plant>) -> bool {
+fn comes_as_it_was(bug: Option<Bug>) -> bool {
     let mut config = in_blocks("binomial");
-    if let Some(plant) = plant {
-        config.set("plant", plant.name()).expect("its own name");
+    if let Some(bug) = bug {
+        config.set("bug", bug.name()).expect("its own name");
     }
     let mut group = Group::<Derecho>::new(4, Durability::Disk, config);
     write_large(&mut group, 0);
@@ -261,7 +261,7 @@ fn comes_as_it_was(plant: Option<Plant>) -> bool {
 fn block_takes_its_own_place() {
     assert!(comes_as_it_was(None));
     assert!(
-        !comes_as_it_was(Some(Plant::BlocksByArrival)),
+        !comes_as_it_was(Some(Bug::BlocksByArrival)),
         "the bug shows"
     );
 }
@@ -269,7 +269,7 @@ fn block_takes_its_own_place() {
 #[test]
 fn vote_is_not_shown_when_its_proposer_is_suspected() {
     for views in [five_and_four, seven] {
-        let views = views(with(Plant::EchoAfterSuspicion));
+        let views = views(with(Bug::EchoAfterSuspicion));
         let two = views.iter().any(|memberships| memberships.len() > 1);
         assert!(two, "the bug shows: {views:?}");
     }

@@ -1,7 +1,7 @@
 //! Old bugs of other systems, to be switched back on one at a time: what the simulator must find.
-//! Without the feature `plant` all of this is constant false.
+//! Without the feature `bugs` all of this is constant false.
 
-quintet_replica::plants! {
+quintet_replica::bugs! {
     of super::MultiPaxos;
 
     MinorityCommits "minority_commits" 0 ""
@@ -10,7 +10,7 @@ quintet_replica::plants! {
         "a new leader takes the value of the lowest ballot";
     PromiseNotDurable "vote_lost_on_restart" 3 "transcript"
         "a promise is told before it is on disk";
-    PromiseForgotten "term_regression_on_restart" 4 ""
+    PromiseLost "term_regression_on_restart" 4 ""
         "a restart does not read its promise back";
     RefusalCounts "higher_vote_counts_as_granted" 5 ""
         "a refusal counts as a promise";
@@ -23,15 +23,15 @@ quintet_replica::plants! {
     AcceptRaisesNothing "accept_must_raise_promise" 10 ""
         "accepting a higher ballot promises it in memory only";
     RecoverySkipped "diskless_recovery_amnesia" 12 ""
-        "a replica that forgot votes at once";
+        "a replica that lost its state votes at once";
     LogLostOnStepDown "commit_loss_on_step_down" 13 ""
         "a higher ballot makes a replica forget what it accepted and does not know to be decided";
     CommitUnmatched "async_heartbeat_race" 14 ""
         "a commit notice decides slots that were not accepted from this leader";
     StaleAcceptCounts "nack_as_ack_or_stale_nack" 15 ""
         "a refusal of a proposal counts as a vote for it";
-    EarlierLifeCounts "rejoin_same_term_progress" 17 "transcript --replicas 5 --durability memory"
-        "votes of an earlier life of a replica that forgot still count";
+    EarlierIncarnationCounts "rejoin_same_term_progress" 17 "transcript --replicas 5 --durability memory"
+        "votes of an earlier incarnation of a replica that lost its state still count";
     TailKept "snapshot_conflicting_tail" 20 ""
         "slots behind a snapshot count as accepted under the present ballot, whatever they are";
     GhostEntries "wal_ghost_entries" 22 ""

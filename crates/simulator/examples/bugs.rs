@@ -1,15 +1,15 @@
 //! Injects every known bug, one at a time, and looks how many seeds the swarm takes to find it.
 //!
 //! ```text
-//!   plants [PROTOCOL] [SEEDS] [NAME]…      a row per bug as it is done; exit 6 if one is missed
+//!   bugs   [PROTOCOL] [SEEDS] [NAME]…      a row per bug as it is done; exit 6 if one is missed
 //! ```
 //!
-//! Only in a build with the feature `plant`; `ci/plants` makes one and runs this.
+//! Only in a build with the feature `bugs`; `ci/bugs` makes one and runs this.
 
 use quintet_simulator::{
-    Campaign, OPERATIONS_DEFAULT, conformance,
+    Campaign, OPERATIONS_DEFAULT, bugs, conformance,
     groups::{self, Worlds},
-    plants, run, transcript,
+    run, transcript,
 };
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use std::{
     time::Instant,
 };
 
-/// What the search for one bug gave.
+/// The result of the search for one bug.
 #[derive(Clone)]
 struct Row {
     found: Option<(u64, String)>,
@@ -36,7 +36,7 @@ struct Row {
 fn campaign(protocol: &str, name: &str, words: &str) -> Result<Campaign, Box<dyn Error>> {
     let mut campaign = Campaign {
         protocol: protocol.to_string(),
-        plant: Some(name.to_string()),
+        bug: Some(name.to_string()),
         operations: OPERATIONS_DEFAULT,
         ..Campaign::default()
     };
@@ -82,10 +82,10 @@ fn world(worlds: Worlds, name: &str, seeds: u64) -> Option<(u64, String)> {
     Some((seed + 1, what))
 }
 
-/// What a scenario of the conformance kit says with the bug: `PROTOCOL SCENARIO`.
+/// The result of a conformance scenario with the bug: `PROTOCOL SCENARIO`.
 fn scenario(words: &str, name: &str) -> Option<(u64, String)> {
     let (protocol, scenario) = words.trim().split_once(' ')?;
-    let options = [(String::from("plant"), name.to_string())];
+    let options = [(String::from("bug"), name.to_string())];
     let verdict = conformance::verdict(protocol, scenario, &options, &[]).ok()?;
     let what = verdict.failures().into_iter().next()?;
     Some((0, format!("{protocol}, {what}")))
@@ -93,7 +93,7 @@ fn scenario(words: &str, name: &str) -> Option<(u64, String)> {
 
 /// The first transcript that goes otherwise with the bug.
 fn transcript(protocol: &str, name: &str) -> Option<String> {
-    let options = [(String::from("plant"), name.to_string())];
+    let options = [(String::from("bug"), name.to_string())];
     let differs = |file: &std::path::PathBuf| {
         transcript::check_file(protocol, file, &options, false).is_err()
     };
@@ -106,7 +106,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let protocol = words.first().map_or("multipaxos", String::as_str);
     let seeds: u64 = words.get(1).map_or("2000", String::as_str).parse()?;
     let wanted = &words[words.len().min(2)..];
-    let mut specs = plants(protocol)?;
+    let mut specs = bugs(protocol)?;
     specs.retain(|(_, spec)| wanted.is_empty() || wanted.iter().any(|name| name == spec.name));
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -3,7 +3,7 @@
 //! ```text
 //!   in the end   every key read at every replica ──► same values everywhere? acknowledged ones there?
 //!   recording ──► groups of keys ──► linearizability, transactions included
-//!            └──► history file (JSON lines): 'quintet check' judges it again
+//!            └──► history file (JSON lines): 'quintet check' checks it again
 //!   timeline ───► pauses
 //! ```
 
@@ -15,7 +15,7 @@ use super::{
 };
 use quintet_replica::Bytes;
 use quintet_simulator::{
-    checkers::linearizability::{Limits, Verdict, check},
+    checkers::linearizability::{self, Limits, Verdict},
     model::{self, Call, CallError},
     recording::{self, Outcome},
 };
@@ -26,19 +26,20 @@ use std::{
     sync::{Arc, PoisonError, atomic::Ordering},
 };
 
-/// A group of keys lives shortly; one that takes longer than a few seconds is given up.
+/// A group of keys is in use for a short time; a check that takes longer than a few seconds is
+/// given up.
 const LIMITS: Limits = Limits {
     steps: 3_000_000,
     memory: 1 << 30,
     evidence: 2_000_000,
 };
 /// After that many groups without an order the rest says nothing new, and each takes long.
-const CONVICTED_MAX: u64 = 5;
+const DETECTED_MAX: u64 = 5;
 /// The client that reads everything in the end; one per replica from here on.
 const READER: u32 = 1_000_000;
 
-/// Reads every key that was ever used at every replica. What was acknowledged must be there, and
-/// all replicas must say the same.
+/// Reads every key that was ever used at every replica. Acknowledged writes must be there, and all
+/// replicas must agree.
 pub fn read_everything(shared: &Arc<Shared>, replicas: u16, report: &mut Report) {
     let written: Vec<(u64, u64)> = shared
         .once
@@ -93,15 +94,15 @@ pub fn read_everything(shared: &Arc<Shared>, replicas: u16, report: &mut Report)
     report.lost = lost.len() as u64;
 }
 
-/// Judges all that was recorded; `go_on` is asked between two groups of keys.
+/// Checks the whole recording; `proceed` is called between two groups of keys.
 ///
 /// # Errors
 /// When the history cannot be written.
-pub fn judge(
+pub fn check(
     plan: &Plan,
     shared: &Arc<Shared>,
     report: &mut Report,
-    go_on: &mut dyn FnMut() -> bool,
+    proceed: &mut dyn FnMut() -> bool,
 ) -> io::Result<()> {
     let operations = shared.recording.take();
     report.operations = operations.len() as u64;
@@ -129,16 +130,16 @@ pub fn judge(
         .filter(|it| it.client < READER)
         .cloned()
         .collect();
-    hostile::judge(plan, &shared.timeline, &honest, report);
+    hostile::check(plan, &shared.timeline, &honest, report);
     drop(honest);
     let operations: Result<Vec<_>, _> = operations.into_iter().map(recorded).collect();
     let operations = operations.map_err(io::Error::other)?;
     write(plan, &operations)?;
-    linearizability(&operations, report, go_on);
+    linearizability(&operations, report, proceed);
     Ok(())
 }
 
-/// What was done when, for a reader of the replicas' logs beside it.
+/// Writes the times of all faults, for comparison with the replicas' logs.
 fn write_faults(
     plan: &Plan,
     timeline: &Timeline,
@@ -209,7 +210,7 @@ fn group(operation: &recording::Operation) -> &[u8] {
 fn linearizability(
     operations: &[recording::Operation],
     report: &mut Report,
-    go_on: &mut dyn FnMut() -> bool,
+    proceed: &mut dyn FnMut() -> bool,
 ) {
     let mut groups: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
     for (index, operation) in operations.iter().enumerate() {
@@ -217,10 +218,10 @@ fn linearizability(
     }
     report.groups = groups.len() as u64;
     for numbers in groups.values() {
-        if report.non_linearizable >= CONVICTED_MAX {
+        if report.non_linearizable >= DETECTED_MAX {
             break;
         }
-        if !go_on() {
+        if !proceed() {
             report.interrupted = true;
             break;
         }
@@ -228,8 +229,8 @@ fn linearizability(
             .iter()
             .map(|index| operations[*index].clone())
             .collect();
-        report.judged += 1;
-        match check(&part, &LIMITS).verdict {
+        report.checked += 1;
+        match linearizability::check(&part, &LIMITS).verdict {
             Verdict::Linearizable => {}
             Verdict::Unknown(_) => report.undecided += 1,
             Verdict::Impossible(evidence) => {

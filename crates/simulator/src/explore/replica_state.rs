@@ -2,13 +2,13 @@
 //! can happen to it leads to.
 //!
 //! ```text
-//!   seat 17 ──(frame 4 from r0)──► step: seat 23, frames sent, operations ended, executed
+//!   state 17 ──(frame 4 from r0)──► step: state 23, frames sent, operations ended, executed
 //!      │                             ▲ worked out once, by running a Node from its boot along
 //!      └── chain of moves to its boot ┘ the chain of moves; then looked up
 //! ```
 //!
-//! Replicas touch one another by frames only, so a step depends on nothing but the seat. Worlds
-//! are small tuples of seats then, and millions of them cost no more than looking up.
+//! Replicas touch one another by frames only, so a step depends on nothing but the state. Worlds
+//! are small tuples of states then, and millions of them cost no more than looking up.
 
 use crate::{
     checkers::{
@@ -44,7 +44,7 @@ const SPINS_MAX: usize = 16;
 /// Of this many ways to a state besides the first it is looked whether they have one future.
 const OTHER_WAYS_MAX: usize = 3;
 
-/// What can happen to a replica.
+/// An event of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Move {
     Frame {
@@ -92,8 +92,8 @@ pub(super) struct Item {
     pub commands: Vec<u64>,
 }
 
-/// What is durable: promise and records with the epoch that they are of, the newest snapshots, and
-/// the epoch that the replica is in, by its descriptor; none of these in the first.
+/// The durable part: promise and records with their epoch, the newest snapshots, and the epoch that
+/// the replica is in, by its descriptor; none of these in the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct DiskImage {
     promise: Option<(EpochNumber, Bytes)>,
@@ -150,7 +150,7 @@ struct Pending {
 
 /// A state that a replica can be in.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct ReplicaState {
     pub id: u16,
     pub alive: bool,
     pub boot: u32,
@@ -163,15 +163,15 @@ pub(super) struct Seat {
     pub timers: BTreeSet<TimerKey>,
     firings: u32,
     steps: u32,
-    /// What it executed in this run, as far as that is final.
+    /// The items that it executed in this run, as far as they are final.
     pub executed: Arc<Vec<Item>>,
-    /// What it executed and may still undo.
+    /// The items that it executed and may still undo.
     speculated: Speculated,
     monotone: Monotone,
     promises: Vec<(PersistId, EpochNumber, u64)>,
 }
 
-impl Seat {
+impl ReplicaState {
     /// How many steps have writes that are not durable.
     pub fn pending_groups(&self) -> u8 {
         let groups: BTreeSet<u32> = self.pending.iter().map(|it| it.step).collect();
@@ -203,7 +203,7 @@ pub(super) struct Sent {
     pub message: u32,
 }
 
-/// What a move leads to.
+/// The result of a move.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub next: u32,
@@ -232,13 +232,13 @@ pub(super) struct Command {
     pub level: Level,
 }
 
-/// All seats, frames and steps known so far.
+/// All states, frames and steps known so far.
 pub(super) struct Cast {
     pub entry: Entry,
     pub bounds: Bounds,
     pub options: Vec<(String, String)>,
     pub commands: Vec<Command>,
-    pub seats: Vec<Seat>,
+    pub replica_states: Vec<ReplicaState>,
     index: HashMap<u128, u32>,
     pub messages: Vec<Bytes>,
     message_index: HashMap<Bytes, u32>,
@@ -247,7 +247,7 @@ pub(super) struct Cast {
     pub tables: Tables,
     /// Whether states are told apart by what they are, not by what led to them.
     pub by_state: bool,
-    /// Other ways to each seat than the first, where they are wanted; not all of them.
+    /// Other ways to each state than the first, where they are wanted; not all of them.
     other_ways: Option<HashMap<u32, Vec<(u32, Move)>>>,
 }
 
@@ -351,7 +351,7 @@ impl Cast {
             bounds,
             options,
             commands,
-            seats: Vec::new(),
+            replica_states: Vec::new(),
             index: HashMap::new(),
             messages: Vec::new(),
             message_index: HashMap::new(),
@@ -377,18 +377,18 @@ impl Cast {
         let ways = self.other_ways.take().unwrap_or_default();
         let mut compared = 0;
         let mut steps: Vec<_> = (self.steps.iter())
-            .map(|((seat, happens), step)| (*seat, *happens, step.clone()))
+            .map(|((replica_state, happens), step)| (*replica_state, *happens, step.clone()))
             .filter(|(_, happens, _)| !matches!(happens, Move::Crash { .. } | Move::Boot { .. }))
             .collect();
-        steps.sort_by_key(|(seat, happens, _)| (*seat, hash_of(happens)));
-        for (seat, happens, step) in steps {
-            for way in ways.get(&seat).into_iter().flatten() {
-                let other = self.work_out(seat, happens, Some(*way));
+        steps.sort_by_key(|(replica_state, happens, _)| (*replica_state, hash_of(happens)));
+        for (replica_state, happens, step) in steps {
+            for way in ways.get(&replica_state).into_iter().flatten() {
+                let other = self.work_out(replica_state, happens, Some(*way));
                 compared += 1;
                 if !step.same(&other) {
-                    let first = self.seats[seat as usize].parent;
+                    let first = self.replica_states[replica_state as usize].parent;
                     let what = format!(
-                        "state {seat} reached by {first:?} and by {way:?}, then {happens:?}: \
+                        "state {replica_state} reached by {first:?} and by {way:?}, then {happens:?}: \
                          {step:?} and {other:?}"
                     );
                     return (compared, Some(what));
@@ -400,7 +400,7 @@ impl Cast {
 
     /// A replica that was never started.
     pub fn unborn(&mut self, id: u16) -> u32 {
-        self.seats.push(Seat {
+        self.replica_states.push(ReplicaState {
             id,
             alive: false,
             boot: 0,
@@ -417,7 +417,7 @@ impl Cast {
             monotone: Monotone::default(),
             promises: Vec::new(),
         });
-        (self.seats.len() - 1) as u32
+        (self.replica_states.len() - 1) as u32
     }
 
     pub fn message(&mut self, frame: Bytes) -> u32 {
@@ -436,13 +436,17 @@ impl Cast {
         machine::encode_command(command.into(), KEY, operation)
     }
 
-    /// What a move leads to.
-    pub fn step(&mut self, seat: u32, happens: Move) -> Arc<Step> {
-        if let Some(known) = self.steps.get(&(seat, happens)) {
+    /// The result of a move.
+    pub fn step(&mut self, replica_state: u32, happens: Move) -> Arc<Step> {
+        if let Some(known) = self.steps.get(&(replica_state, happens)) {
             return known.clone();
         }
-        let step = Arc::new(self.work_out(seat, happens, self.seats[seat as usize].parent));
-        self.steps.insert((seat, happens), step.clone());
+        let step = Arc::new(self.work_out(
+            replica_state,
+            happens,
+            self.replica_states[replica_state as usize].parent,
+        ));
+        self.steps.insert((replica_state, happens), step.clone());
         step
     }
 
@@ -474,7 +478,7 @@ impl Cast {
         }
     }
 
-    fn node_with(&self, before: &Seat, boot: u32, record: Record) -> Option<Node> {
+    fn node_with(&self, before: &ReplicaState, boot: u32, record: Record) -> Option<Node> {
         let id = before.id;
         let (descriptor, base) = self.descriptor_on(&before.disk);
         let setup = NodeSetup {
@@ -519,7 +523,7 @@ impl Cast {
             if matches!(happened, Move::Boot { .. }) {
                 break;
             }
-            next = self.seats[parent as usize].parent;
+            next = self.replica_states[parent as usize].parent;
         }
         let mut live: Option<Live> = None;
         let mut outputs = Vec::new();
@@ -537,11 +541,11 @@ impl Cast {
     fn happen(
         &self,
         live: &mut Option<Live>,
-        seat: u32,
+        replica_state: u32,
         happens: Move,
         outputs: &mut Vec<Output>,
     ) -> Result<(), Violation> {
-        let before = &self.seats[seat as usize];
+        let before = &self.replica_states[replica_state as usize];
         if let Move::Boot { up } = happens {
             let record = Record::default();
             let boot = before.boot + 1;
@@ -561,7 +565,7 @@ impl Cast {
             let records = before.disk.records.iter();
             let recovered = RecoveredBytes {
                 first_boot: before.boot == 0,
-                forgot: false,
+                state_lost: false,
                 promise: (promise.filter(|(epoch, _)| *epoch == of))
                     .map(|(_, promise)| promise.clone())
                     .next(),
@@ -714,7 +718,7 @@ impl Cast {
         Ok(true)
     }
 
-    fn submission(&self, command: u8, seat: &Seat) -> Submission {
+    fn submission(&self, command: u8, replica_state: &ReplicaState) -> Submission {
         let session = SessionId {
             owner: u64::from(command) + 1,
             number: 1,
@@ -734,13 +738,17 @@ impl Cast {
         Submission {
             id: number,
             level,
-            batch: batch.finish(frontend(seat.id, seat.boot), number, level),
+            batch: batch.finish(
+                frontend(replica_state.id, replica_state.boot),
+                number,
+                level,
+            ),
             deadline: Time(u64::MAX / 2),
         }
     }
 
-    fn crashed(&self, seat: u32, kept: u8) -> Seat {
-        let mut after = self.seats[seat as usize].clone();
+    fn crashed(&self, replica_state: u32, kept: u8) -> ReplicaState {
+        let mut after = self.replica_states[replica_state as usize].clone();
         let mut groups: Vec<u32> = after.pending.iter().map(|it| it.step).collect();
         groups.dedup();
         groups.truncate(kept.into());
@@ -762,10 +770,10 @@ impl Cast {
         after
     }
 
-    fn work_out(&mut self, seat: u32, happens: Move, last: Option<(u32, Move)>) -> Step {
+    fn work_out(&mut self, replica_state: u32, happens: Move, last: Option<(u32, Move)>) -> Step {
         if let Move::Crash { kept } = happens {
-            let after = self.crashed(seat, kept);
-            let next = self.intern(after, None, seat, happens);
+            let after = self.crashed(replica_state, kept);
+            let next = self.intern(after, None, replica_state, happens);
             return Step {
                 next,
                 sends: Vec::new(),
@@ -781,26 +789,28 @@ impl Cast {
             if !matches!(happens, Move::Boot { .. }) {
                 live = self.revive(last);
             }
-            failed = self.happen(&mut live, seat, happens, &mut outputs).err();
+            failed = self
+                .happen(&mut live, replica_state, happens, &mut outputs)
+                .err();
         });
         let violation = match panicked {
             Err(what) => Some(Violation::new("panic", what)),
             Ok(()) => failed,
         };
-        self.finish(seat, happens, live, outputs, violation)
+        self.finish(replica_state, happens, live, outputs, violation)
     }
 
     /// Carries out what the node asked for.
     fn finish(
         &mut self,
-        seat: u32,
+        replica_state: u32,
         happens: Move,
         mut live: Option<Live>,
         outputs: Vec<Output>,
         mut violation: Option<Violation>,
     ) -> Step {
-        let mut after = self.seats[seat as usize].clone();
-        after.parent = Some((seat, happens));
+        let mut after = self.replica_states[replica_state as usize].clone();
+        after.parent = Some((replica_state, happens));
         after.steps += 1;
         match happens {
             Move::Boot { .. } => {
@@ -866,14 +876,14 @@ impl Cast {
             };
             violation = violation.or(shown.err());
         }
-        step.next = self.intern(after, live.as_mut(), seat, happens);
+        step.next = self.intern(after, live.as_mut(), replica_state, happens);
         step.violation = violation;
         step
     }
 
     fn carry_out(
         &mut self,
-        after: &mut Seat,
+        after: &mut ReplicaState,
         step: &mut Step,
         view: u64,
         output: Output,
@@ -986,9 +996,15 @@ impl Cast {
         }
     }
 
-    /// The number of a seat: the same for the same state, if the protocol can tell, else for the
+    /// The number of a state: the same for the same state, if the protocol can tell, else for the
     /// same history.
-    fn intern(&mut self, after: Seat, live: Option<&mut Live>, from: u32, happened: Move) -> u32 {
+    fn intern(
+        &mut self,
+        after: ReplicaState,
+        live: Option<&mut Live>,
+        from: u32,
+        happened: Move,
+    ) -> u32 {
         let mut wide = Wide::new(2);
         let state = live.and_then(|live| {
             let mut inner = Wide::new(3);
@@ -1035,7 +1051,7 @@ impl Cast {
         if let Some(known) = self.index.get(&key) {
             if let Some(ways) = &mut self.other_ways
                 && state.is_some()
-                && self.seats[*known as usize].parent != Some((from, happened))
+                && self.replica_states[*known as usize].parent != Some((from, happened))
             {
                 let ways = ways.entry(*known).or_default();
                 if ways.len() < OTHER_WAYS_MAX {
@@ -1044,8 +1060,8 @@ impl Cast {
             }
             return *known;
         }
-        let number = self.seats.len() as u32;
-        self.seats.push(after);
+        let number = self.replica_states.len() as u32;
+        self.replica_states.push(after);
         self.index.insert(key, number);
         number
     }
@@ -1058,7 +1074,7 @@ fn frontend(id: u16, boot: u32) -> FrontendId {
     FrontendId(EMBEDDED + (u64::from(boot) << 8) + u64::from(id))
 }
 
-/// The replica and run that a frontend lives in.
+/// The replica and run of a frontend.
 fn home(frontend: FrontendId) -> Option<(u16, u32)> {
     let number = frontend.0.checked_sub(EMBEDDED)?;
     Some(((number & 0xff) as u16, (number >> 8) as u32))
@@ -1076,7 +1092,7 @@ fn take(record: &Record) -> Vec<Recorded> {
     std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What became final, of what was executed now and before.
+/// The items that became final, of those executed now and before.
 fn final_items(
     speculated: &mut Speculated,
     record: Vec<Recorded>,
@@ -1126,7 +1142,7 @@ fn items(recorded: &[Recorded]) -> Vec<Item> {
 fn end(command: u8, commands: &[Command], outcome: Outcome) -> Result<End, Violation> {
     let wrong = |what: String| Err(Violation::new("results", what));
     let Some(asked) = commands.get(usize::from(command)) else {
-        return wrong(format!("a batch nobody submitted: {command}"));
+        return wrong(format!("a batch that no client submitted: {command}"));
     };
     let bytes = match outcome {
         Outcome::Results(bytes) => bytes,

@@ -1,5 +1,5 @@
-//! Lives of groups of any protocol under random loss, duplication, delay, cuts and crashes; then
-//! healed, and complete.
+//! Random runs of groups of any protocol under random loss, duplication, delay, cuts and crashes;
+//! then healed, and complete.
 //!
 //! ```text
 //!   seed ──► configuration, 3 or 5 members ──► 600 turns: submit · crash · start · isolate · cut
@@ -17,7 +17,7 @@ use core::ops::Range;
 use quintet_replica::{
     BatchId, Control, Durability, Event, GroupId, Level, Protocol, Replica, ReplicaSet,
 };
-#[cfg(feature = "plant")]
+#[cfg(feature = "bugs")]
 use std::panic;
 
 /// Chance from one number.
@@ -43,8 +43,8 @@ impl Random {
 /// Draws an option and its value, for that many members.
 pub type DrawOption = fn(&mut Random, u64) -> (&'static str, String);
 
-/// What a protocol adds to the lives of its groups.
-pub trait Lives: Protocol {
+/// A protocol's part in the random runs of its groups.
+pub trait RandomRun: Protocol {
     /// A configuration with limits so small that they are reached.
     fn draw(random: &mut Random, members: u64) -> Self::Options;
 
@@ -54,7 +54,7 @@ pub trait Lives: Protocol {
     /// Whether its members may be told that some are slow.
     const BYPASSES_SLOW: bool = false;
 
-    /// What must hold between the replicas that run, looked at now and then.
+    /// Invariants between the replicas that run, checked now and then.
     ///
     /// # Panics
     /// When something does not hold.
@@ -66,11 +66,11 @@ pub trait Lives: Protocol {
     }
 }
 
-/// The life of one seed, in a configuration that `change` had a hand in.
+/// The run of one seed, in a configuration that `change` had a hand in.
 ///
 /// # Panics
 /// When something does not hold.
-pub fn life<P: Lives>(
+pub fn random_run<P: RandomRun>(
     seed: u64,
     durability: Durability,
     change: impl Fn(&mut P::Options),
@@ -94,14 +94,14 @@ pub fn life<P: Lives>(
     group
 }
 
-fn claims<P: Lives>(group: &Group<P>) {
+fn claims<P: RandomRun>(group: &Group<P>) {
     let running = |id: &u16| group.members[usize::from(*id)].driver.is_some();
     let ids = (0..group.members.len() as u16).filter(running);
     let replicas: Vec<&P> = ids.map(|id| group.replica(id)).collect();
     P::claims(&replicas);
 }
 
-fn turn<P: Lives>(
+fn turn<P: RandomRun>(
     group: &mut Group<P>,
     random: &mut Random,
     id: u16,
@@ -130,7 +130,7 @@ fn turn<P: Lives>(
             if let Some(id) = down.pop() {
                 group.start(id);
                 if group.durability == Durability::Memory {
-                    // A second loss of memory before the first is mended may be too many.
+                    // A second loss of memory before the first is repaired may be too many.
                     group.heal();
                     (group.members.iter_mut()).for_each(|member| member.slow_disk = false);
                     group.run(MS * 6000);
@@ -171,7 +171,7 @@ fn turn<P: Lives>(
 }
 
 /// A replica that continues, and a network that delivers late, twice or never.
-fn churn<P: Lives>(group: &mut Group<P>, random: &mut Random, id: u16) {
+fn churn<P: RandomRun>(group: &mut Group<P>, random: &mut Random, id: u16) {
     group.clock.now = group.clock.now + MS / 10;
     group.idle(id);
     if random.below(2) == 0 && !group.members[usize::from(id)].slow_disk {
@@ -195,7 +195,7 @@ fn churn<P: Lives>(group: &mut Group<P>, random: &mut Random, id: u16) {
     }
 }
 
-fn healed<P: Lives>(group: &mut Group<P>, written: &[(u16, BatchId)]) {
+fn healed<P: RandomRun>(group: &mut Group<P>, written: &[(u16, BatchId)]) {
     group.heal();
     for id in 0..group.members.len() as u16 {
         group.members[usize::from(id)].slow_disk = false;
@@ -228,7 +228,7 @@ fn healed<P: Lives>(group: &mut Group<P>, written: &[(u16, BatchId)]) {
 }
 
 /// Where everybody stands.
-fn describe<P: Lives>(group: &Group<P>) -> Vec<String> {
+fn describe<P: RandomRun>(group: &Group<P>) -> Vec<String> {
     let of = |id: u16| {
         let member = &group.members[usize::from(id)];
         if member.driver.is_none() {
@@ -246,16 +246,16 @@ fn describe<P: Lives>(group: &Group<P>) -> Vec<String> {
     (0..group.members.len() as u16).map(of).collect()
 }
 
-/// The lives of all `seeds`, in which each of the `rare` branches must have been taken.
+/// The runs of all `seeds`, in which each of the `rare` branches must have been taken.
 ///
 /// # Panics
 /// When something does not hold; the seed is the last one printed.
-pub fn lives<P: Lives>(seeds: Range<u64>, durability: Durability, rare: &[&str]) {
-    lives_with::<P>(seeds, durability, rare, |_, _| ());
+pub fn random_runs<P: RandomRun>(seeds: Range<u64>, durability: Durability, rare: &[&str]) {
+    random_runs_with::<P>(seeds, durability, rare, |_, _| ());
 }
 
 /// The same, in configurations that `change` had a hand in, which is given the seed.
-pub fn lives_with<P: Lives>(
+pub fn random_runs_with<P: RandomRun>(
     seeds: Range<u64>,
     durability: Durability,
     rare: &[&str],
@@ -264,7 +264,7 @@ pub fn lives_with<P: Lives>(
     let mut marks = BTreeMap::new();
     for seed in seeds {
         std::println!("seed {seed}");
-        let group = life::<P>(seed, durability, |config| change(seed, config));
+        let group = random_run::<P>(seed, durability, |config| change(seed, config));
         for (mark, count) in group.marks {
             *marks.entry(mark).or_insert(0) += count;
         }
@@ -277,23 +277,23 @@ pub fn lives_with<P: Lives>(
     }
 }
 
-/// For each injected bug the first of `seeds` in whose life something does not hold with it.
-#[cfg(feature = "plant")]
-pub fn convicting<P: Lives, B: Copy>(
+/// For each injected bug the first of `seeds` in whose run something does not hold with it.
+#[cfg(feature = "bugs")]
+pub fn detecting<P: RandomRun, B: Copy>(
     bugs: &[B],
     seeds: Range<u64>,
     durability: impl Fn(B) -> Durability,
-    plant: impl Fn(B, &mut P::Options),
+    inject: impl Fn(B, &mut P::Options),
 ) -> Vec<(B, Option<u64>)> {
     let quiet = panic::take_hook();
     panic::set_hook(std::boxed::Box::new(|_| ()));
-    let convicts = |bug: B, seed: u64| {
-        let planted = |config: &mut P::Options| plant(bug, config);
-        let lived = || life::<P>(seed, durability(bug), planted);
-        panic::catch_unwind(panic::AssertUnwindSafe(lived)).is_err()
+    let detects = |bug: B, seed: u64| {
+        let injected = |config: &mut P::Options| inject(bug, config);
+        let run = || random_run::<P>(seed, durability(bug), injected);
+        panic::catch_unwind(panic::AssertUnwindSafe(run)).is_err()
     };
     let found = (bugs.iter())
-        .map(|bug| (*bug, seeds.clone().find(|seed| convicts(*bug, *seed))))
+        .map(|bug| (*bug, seeds.clone().find(|seed| detects(*bug, *seed))))
         .collect();
     panic::set_hook(quiet);
     found

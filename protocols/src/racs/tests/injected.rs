@@ -1,74 +1,74 @@
 //! Weaker rules, and what finds them: random faults, or messages in the worst order.
 //!
 //! ```text
-//!   lives ── crashes, cuts, slow disks: bugs of durability and recovery
+//!   runs ─── crashes, cuts, slow disks: bugs of durability and recovery
 //!   storms ─ no faults, but every message waits as long as chance likes: bugs of the rules
 //!   cases ── one that chance does not reach
 //! ```
 
 use super::group::{Group, MS, assert_converged, small};
 use crate::{
-    life::{Random, convicting},
-    racs::{Config, Plant, Racs, Timer},
+    racs::{Bug, Config, Racs, Timer},
+    random_runs::{Random, detecting},
 };
 use alloc::vec::Vec;
 use core::ops::Range;
 use quintet_replica::{Control, Durability, Event, Level, Options, ReplicaId};
 use std::panic;
 
-/// Those that lives find, with the first that does.
-const BY_LIVES: [(Plant, u64); 5] = [
-    (Plant::MinorityCommits, 0),
-    (Plant::VoteNotDurable, 14),
-    (Plant::PromiseForgotten, 4),
-    (Plant::RecoverySkipped, 567),
-    (Plant::CoinDiffers, 0),
+/// The bugs that random runs find, with the first seed that does.
+const BY_INCARNATIONS: [(Bug, u64); 5] = [
+    (Bug::MinorityCommits, 0),
+    (Bug::VoteNotDurable, 14),
+    (Bug::PromiseLost, 4),
+    (Bug::RecoverySkipped, 567),
+    (Bug::CoinDiffers, 0),
 ];
 
 /// Those that storms find, with the first that does.
-const BY_STORMS: [(Plant, u64); 4] = [
-    (Plant::HighAsPrinted, 654),
-    (Plant::KeepMaxOnly, 865),
-    (Plant::NoGate, 33),
-    (Plant::FallForgotten, 0),
+const BY_STORMS: [(Bug, u64); 4] = [
+    (Bug::HighAsPrinted, 654),
+    (Bug::KeepMaxOnly, 865),
+    (Bug::NoGate, 33),
+    (Bug::FallLost, 0),
 ];
 
-fn plant(plant: Plant, config: &mut Config) {
-    config.set("plant", plant.name()).expect("its own name");
+fn inject(bug: Bug, config: &mut Config) {
+    config.set("bug", bug.name()).expect("its own name");
 }
 
-fn durability(plant: Plant) -> Durability {
-    match plant {
-        Plant::RecoverySkipped => Durability::Memory,
+fn durability(bug: Bug) -> Durability {
+    match bug {
+        Bug::RecoverySkipped => Durability::Memory,
         _ => Durability::Disk,
     }
 }
 
 #[test]
 fn weaker_rules_that_break_agreement_are_found() {
-    for (bug, seed) in BY_LIVES {
-        let found = convicting::<Racs, _>(&[bug], seed..seed + 20, durability, plant);
+    for (bug, seed) in BY_INCARNATIONS {
+        let found = detecting::<Racs, _>(&[bug], seed..seed + 20, durability, inject);
         assert!(found[0].1.is_some(), "{bug:?}");
     }
 }
 
 #[test]
-fn and_a_name_that_is_used_twice() {
+fn name_used_twice_is_rejected() {
     let disseminated = |bug, config: &mut Config| {
         config.set("dissemination", "sadl").expect("an option");
-        plant(bug, config);
+        inject(bug, config);
     };
-    let found = convicting::<Racs, _>(&[Plant::ChainReused], 0..10, durability, disseminated);
+    let found = detecting::<Racs, _>(&[Bug::ChainReused], 0..10, durability, disseminated);
     assert!(found[0].1.is_some());
 }
 
 /// Three replicas that give their view up again and again, while every message waits as long as
 /// chance likes; then calm. Nothing crashes.
-fn storm(seed: u64, bug: Option<Plant>) {
+fn storm(seed: u64, bug: Option<Bug>) {
     let mut random = Random::new(seed);
     let mut config = small();
     if let Some(bug) = bug {
-        plant(bug, &mut config);
+        inject(bug, &mut config);
     }
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 100);
@@ -123,7 +123,7 @@ fn storm(seed: u64, bug: Option<Plant>) {
 }
 
 /// The first of these storms that a bug does not survive.
-fn first_storm(bug: Plant, mut seeds: Range<u64>) -> Option<u64> {
+fn first_storm(bug: Bug, mut seeds: Range<u64>) -> Option<u64> {
     let quiet = panic::take_hook();
     panic::set_hook(std::boxed::Box::new(|_| ()));
     let breaks = |seed: &u64| panic::catch_unwind(|| storm(*seed, Some(bug))).is_err();
@@ -140,7 +140,7 @@ fn weaker_rules_do_not_survive_the_worst_order_of_messages() {
 }
 
 #[test]
-fn and_the_rules_as_they_are_do() {
+fn unmodified_rules_pass() {
     for seed in 0..150 {
         storm(seed, None);
     }
@@ -163,7 +163,7 @@ fn answers_cut_off(config: Config) -> bool {
 fn replica_cut_off_answers_no_reads_unless_they_need_no_marker() {
     assert!(!answers_cut_off(small()));
     let mut config = small();
-    plant(Plant::ReadsUnmarked, &mut config);
+    inject(Bug::ReadsUnmarked, &mut config);
     assert!(answers_cut_off(config));
 }
 
@@ -193,7 +193,7 @@ fn leader_comes_back(config: Config) {
 fn leader_that_comes_back_makes_no_second_block_of_one_name() {
     leader_comes_back(small());
     let mut config = small();
-    plant(Plant::LeaderGoesOn, &mut config);
+    inject(Bug::LeaderContinues, &mut config);
     let quiet = panic::take_hook();
     panic::set_hook(std::boxed::Box::new(|_| ()));
     let breaks = panic::catch_unwind(|| leader_comes_back(config)).is_err();

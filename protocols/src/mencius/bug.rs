@@ -1,7 +1,7 @@
-//! Bugs to be switched on one at a time: what the simulator must find. Without the feature `plant`
+//! Bugs to be switched on one at a time: what the simulator must find. Without the feature `bugs`
 //! all of this is constant false.
 
-quintet_replica::plants! {
+quintet_replica::bugs! {
     of super::Mencius;
 
     MinorityDecides "minority_decides" 0 ""
@@ -14,12 +14,12 @@ quintet_replica::plants! {
         "SKIP covers slots in which this owner suggested something";
     SlotReused "slot_reused_after_restart" 0 ""
         "a restarted owner continues behind the last slot that it decided";
-    OldLifeCounts "vote_of_earlier_life_counts" 0 ""
-        "votes of a replica that has forgotten them since still count";
+    OldIncarnationCounts "vote_of_earlier_incarnation_counts" 0 ""
+        "votes of a replica that lost its state still count";
     VoteNotDurable "vote_lost_on_restart" 3 ""
         "a vote is sent before it is on disk";
     RecoverySkipped "diskless_recovery_amnesia" 12 ""
-        "a replica that forgot votes at once";
+        "a replica that lost its state votes at once";
     ReadsUnordered "stale_read_paused_leader" 33 ""
         "reads do not wait for a majority";
 }

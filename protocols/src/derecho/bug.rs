@@ -1,7 +1,7 @@
 //! Old bugs and unsafe readings, to be switched on one at a time: what the simulator must find.
-//! Without the feature `plant` all of this is constant false.
+//! Without the feature `bugs` all of this is constant false.
 
-quintet_replica::plants! {
+quintet_replica::bugs! {
     of super::Derecho;
 
     DeliverBeforeAll "deliver_before_all_received" 0 ""
@@ -26,7 +26,7 @@ quintet_replica::plants! {
     BlocksByArrival "blocks_in_order_of_arrival" 0 ""
         "a block of a large message takes the next free place and not its own";
     RestartWaitsForAll "restart_waits_for_incomplete_logs" 0
-        "conformance derecho replica_with_a_damaged_journal_holds_nobody_up"
+        "conformance derecho replica_with_a_damaged_journal_delays_no_other"
         "members whose logs are complete restart together with one whose log is not";
     BaseOfOneShardForAll "base_of_one_shard_for_all" 0 "shards"
         "the end of one shard's log is taken for that of all shards";

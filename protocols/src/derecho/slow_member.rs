@@ -13,9 +13,9 @@
 //!
 //! Delivery waits for all members, so one with a bad link or a dying disk would slow the group to
 //! its own pace and never be silent enough to be suspected. Members are compared with each other
-//! and not with a clock: where all are far away, or all disks are busy, nobody stands out. Whoever
-//! is only somewhat slower than the others stays, and the replica that stood still once: a smaller
-//! view tolerates fewer failures.
+//! and not with a clock: where all are far away, or all disks are busy, no member stands out. A
+//! member that is only somewhat slower than the others stays, and so does a replica that stood
+//! still once: a smaller view tolerates fewer failures.
 
 use super::{
     Derecho,
@@ -76,8 +76,8 @@ impl Derecho {
         enough && self.membership.view().has_quorum(rest)
     }
 
-    /// Without whom the next message would be delivered. This member stands for all causes that
-    /// are not a minority's slowness; nobody when nothing waits.
+    /// Without whom the next message would be delivered. This member stands for all causes that are
+    /// not a minority's slowness; the set is empty when nothing waits.
     fn behind(&self, at: At) -> ReplicaSet {
         let own = self.me.id();
         if self.membership.wedging() {
@@ -123,11 +123,11 @@ impl Derecho {
         let (now, live) = (ctx.now(), self.live_in(at));
         let (own, period) = (self.me.id(), self.config.suspect_timeout * 2);
         let slow = self.of_mut(at).waits.look(live, own, period, now);
-        self.remove_slow(at, slow, "sluggish member removed", ctx);
+        self.remove_slow(at, slow, "slow member removed", ctx);
     }
 
-    /// One judges: the lowest rank of the rest. Where that is the view's, it also decides when they
-    /// come back.
+    /// One assesses: the lowest rank of the rest. Where that is the view's, it also decides when
+    /// they come back.
     fn remove_slow(
         &mut self,
         at: At,
@@ -147,8 +147,8 @@ impl Derecho {
     }
 
     /// Members for which a shard stands still: they do not come to hold its log, or what they write
-    /// of it does not become durable. A shard may have two members, too few to compare them: it takes a
-    /// time in which nothing of such a member changes.
+    /// of it does not become durable. A shard may have two members, too few to compare them: it
+    /// takes a time in which nothing of such a member changes.
     pub(super) fn look_for_stalled(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let limits = (self.config.restart_timeout, self.config.suspect_timeout);

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   rig (clients, checkers) ─┐
-//!   node (sessions, state) ──┼──► plants(protocol) ──► --plant list, ci/plants
+//!   node (sessions, state) ──┼──► bugs(protocol) ──► --inject-bug list, ci/bugs
 //!   protocol ────────────────┘
 //! ```
 
 use quintet_protocols::{UnknownProtocol, find};
-use quintet_replica::PlantSpec;
+use quintet_replica::BugSpec;
 
 /// One replica's state differs, and nothing but the digests that replicas compare shows it.
 pub(crate) const APPLIED_TWICE: &str = "applied_twice_at_one_replica";
@@ -16,32 +16,32 @@ pub(crate) const APPLIED_TWICE: &str = "applied_twice_at_one_replica";
 pub(crate) const UNCOMPARED: &str = "configuration_not_compared";
 
 /// Injected bugs of the rig itself.
-pub(crate) const RIG: [PlantSpec; 5] = [
-    PlantSpec {
+pub(crate) const RIG: [BugSpec; 5] = [
+    BugSpec {
         name: "canary",
         scenario: 0,
         what: "one answer is exchanged: every seed must fail",
         campaign: "",
     },
-    PlantSpec {
+    BugSpec {
         name: APPLIED_TWICE,
         scenario: 0,
         what: "one replica applies some commands twice, unseen but by digests of the states",
         campaign: "",
     },
-    PlantSpec {
+    BugSpec {
         name: UNCOMPARED,
         scenario: 0,
         what: "replicas do not compare what they are configured with, and one differs",
         campaign: "--faults all,configuration",
     },
-    PlantSpec {
+    BugSpec {
         name: "retry_under_new_session",
         scenario: 42,
         what: "clients repeat commands under other numbers",
         campaign: "",
     },
-    PlantSpec {
+    BugSpec {
         name: "fsync_error_then_retry",
         scenario: 31,
         what: "a sync that failed is tried again, succeeds, and what it should have written is gone",
@@ -49,20 +49,20 @@ pub(crate) const RIG: [PlantSpec; 5] = [
     },
 ];
 
-/// All bugs that can be planted for a protocol, with whose they are. Only the rig's own in a
-/// build without the feature `plant`.
+/// All bugs that can be injected for a protocol, with whose they are. Only the rig's own in a
+/// build without the feature `bugs`.
 ///
 /// # Errors
 /// When there is no such protocol.
-pub fn plants(protocol: &str) -> Result<Vec<(&'static str, PlantSpec)>, UnknownProtocol> {
+pub fn bugs(protocol: &str) -> Result<Vec<(&'static str, BugSpec)>, UnknownProtocol> {
     let entry = find(protocol)?;
     let rig = RIG.iter().map(|spec| ("rig", *spec));
-    let own = entry.plants.iter().map(|spec| (entry.info.name, *spec));
-    #[cfg(feature = "plant")]
-    let node = quintet_replica::Plant::SPECS
+    let own = entry.bugs.iter().map(|spec| (entry.info.name, *spec));
+    #[cfg(feature = "bugs")]
+    let node = quintet_replica::Bug::SPECS
         .iter()
         .map(|spec| ("node", *spec));
-    #[cfg(not(feature = "plant"))]
+    #[cfg(not(feature = "bugs"))]
     let node = std::iter::empty();
     Ok(rig.chain(node).chain(own).collect())
 }

@@ -1,13 +1,13 @@
 //! Bugs to be switched on one at a time: what the simulator must find. Without the feature
-//! `plant` all of this is constant false.
+//! `bugs` all of this is constant false.
 
-quintet_replica::plants! {
+quintet_replica::bugs! {
     of super::Nezha;
 
     FastQuorumIsMajority "fast_quorum_is_majority" 0 ""
         "a majority with the same hash commits, the leader among it";
-    LivesIgnored "crash_vector_ignored" 0 "transcript"
-        "messages of an earlier life of a replica that forgot still count";
+    IncarnationsIgnored "crash_vector_ignored" 0 "transcript"
+        "messages of an earlier incarnation of a replica that lost its state still count";
     FastReplyCountsAsSlow "fast_reply_counts_as_slow" 0 ""
         "a follower's fast reply stands for its slow reply, whatever its hash";
     OwnLogUncounted "own_log_uncounted" 0 ""

@@ -1,57 +1,57 @@
-//! Injected bugs: old bugs of other systems, to be switched back on one at a time, so that it can be
-//! seen that the simulator finds them. Without the feature `plant` nothing of this is there: what
-//! asks whether a bug is injected asks a constant.
+//! Injected bugs: old bugs of other systems, to be switched back on one at a time, so that it can
+//! be seen that the simulator finds them. Without the feature `bugs` nothing of this is there:
+//! what asks whether a bug is injected asks a constant.
 //!
 //! ```text
-//!   --plant NAME ──► option `plant` of the epoch ──┬─► Planted of the node: executor, sessions,
+//!   --inject-bug NAME ► option `bug` of the epoch ┬─► Injected of the node: executor, sessions,
 //!                                                  │   snapshots, state transfer
-//!                                                  └─► Planted of the protocol
+//!                                                  └─► Injected of the protocol
 //! ```
 
 /// An injected bug: its name and how it is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlantSpec {
+pub struct BugSpec {
     /// Its name on the command line.
     pub name: &'static str,
     /// The number of the regression scenario that it brings back; 0 when it has none.
     pub scenario: u8,
-    /// What is wrong, in one line.
+    /// The defect, in one line.
     pub what: &'static str,
-    /// What its campaign adds to the ordinary one, as words of the command line. A word
+    /// The additions of its campaign to the ordinary one, as words of the command line. A word
     /// `transcript` says that chance hardly reaches it and a script does; `conformance PROTOCOL
     /// SCENARIO` that no campaign does what a scenario of the conformance kit does; `groups` or
     /// `shards` that worlds with several groups do.
     pub campaign: &'static str,
 }
 
-/// Declares the injected bugs of a crate or protocol: an enum `Plant`, and a type `Planted` that
-/// knows which one is switched on. Both ask for the feature `plant` of the crate they are in. After
+/// Declares the injected bugs of a crate or protocol: an enum `Bug`, and a type `Injected` that
+/// knows which one is switched on. Both ask for the feature `bugs` of the crate they are in. After
 /// `of Replica;` the protocol's replica can ask whether a bug is injected.
 #[macro_export]
-macro_rules! plants {
-    (of $replica:path; $($plants:tt)*) => {
+macro_rules! bugs {
+    (of $replica:path; $($bugs:tt)*) => {
         impl $replica {
             /// Whether this bug is injected.
-            pub(super) fn planted(&self, plant: Plant) -> bool {
-                self.config.planted.is(plant)
+            pub(super) fn injected(&self, bug: Bug) -> bool {
+                self.config.injected.is(bug)
             }
         }
 
-        $crate::plants! { $($plants)* }
+        $crate::bugs! { $($bugs)* }
     };
-    ($($plant:ident $name:literal $scenario:literal $campaign:literal $what:literal;)*) => {
+    ($($bug:ident $name:literal $scenario:literal $campaign:literal $what:literal;)*) => {
         /// An injected bug.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Plant {
-            $(#[doc = $what] $plant,)*
+        pub enum Bug {
+            $(#[doc = $what] $bug,)*
         }
 
-        #[cfg(feature = "plant")]
-        impl Plant {
+        #[cfg(feature = "bugs")]
+        impl Bug {
             /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$plant),*];
-            /// What they are called.
-            pub const SPECS: &'static [$crate::PlantSpec] = &[$($crate::PlantSpec {
+            pub const ALL: &'static [Self] = &[$(Self::$bug),*];
+            /// Their descriptions.
+            pub const SPECS: &'static [$crate::BugSpec] = &[$($crate::BugSpec {
                 name: $name,
                 scenario: $scenario,
                 what: $what,
@@ -62,82 +62,82 @@ macro_rules! plants {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$plant => $name,)*
+                    $(Self::$bug => $name,)*
                 }
             }
 
             /// The bug of that name.
             #[must_use]
             pub fn named(name: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|plant| plant.name() == name)
+                Self::ALL.iter().copied().find(|bug| bug.name() == name)
             }
         }
 
-        /// Which bug is switched on, if one is. In a build without the feature `plant`, none.
+        /// Which bug is switched on, if one is. In a build without the feature `bugs`, none.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-        pub struct Planted {
-            #[cfg(feature = "plant")]
-            plant: Option<Plant>,
+        pub struct Injected {
+            #[cfg(feature = "bugs")]
+            bug: Option<Bug>,
         }
 
-        impl Planted {
+        impl Injected {
             /// The option that switches one on.
-            #[cfg(feature = "plant")]
+            #[cfg(feature = "bugs")]
             pub const SPEC: $crate::OptionSpec = $crate::OptionSpec {
-                name: "plant",
+                name: "bug",
                 default: "none",
                 help: "an old bug to switch on, or none",
             };
 
             /// The bug of that name, switched on.
-            #[cfg(feature = "plant")]
+            #[cfg(feature = "bugs")]
             #[must_use]
             pub fn named(name: &str) -> Option<Self> {
-                Plant::named(name).map(|plant| Self { plant: Some(plant) })
+                Bug::named(name).map(|bug| Self { bug: Some(bug) })
             }
 
-            /// What the option's value asks for.
+            /// The bug that the option's value names.
             ///
             /// # Errors
             /// When nothing is called so.
-            #[cfg(feature = "plant")]
+            #[cfg(feature = "bugs")]
             pub fn parse(value: &str) -> Result<Self, ::alloc::string::String> {
                 match Self::named(value) {
                     None if value != "none" => {
-                        Err(::alloc::format!("'{value}' is not a injected bug"))
+                        Err(::alloc::format!("'{value}' is not an injected bug"))
                     },
                     found => Ok(found.unwrap_or_default()),
                 }
             }
 
             /// Whether it is this one.
-            #[cfg(feature = "plant")]
+            #[cfg(feature = "bugs")]
             #[must_use]
-            pub fn is(self, plant: Plant) -> bool {
-                self.plant == Some(plant)
+            pub fn is(self, bug: Bug) -> bool {
+                self.bug == Some(bug)
             }
 
             /// Whether it is this one.
-            #[cfg(not(feature = "plant"))]
+            #[cfg(not(feature = "bugs"))]
             #[must_use]
-            pub const fn is(self, _: Plant) -> bool {
+            pub const fn is(self, _: Bug) -> bool {
                 false
             }
         }
     };
 }
 
-crate::plants! {
+crate::bugs! {
     RetryExecutesTwice "retry_executes_twice" 42 ""
         "a command that is sent again is executed again";
     SessionsNotInSnapshot "sessions_not_in_snapshot" 42 ""
         "a state that comes from a snapshot knows no sessions";
     SessionOrderIgnored "session_order_ignored" 0 ""
         "a session's commands are executed as they come";
-    UnknownSessionIsMadeAnew "unknown_session_is_made_anew" 42 ""
-        "a command of a session that ended or never was makes it anew";
+    UnknownSessionIsRemade "unknown_session_is_remade" 42 ""
+        "a command of a session that ended or never was makes it again";
     NondeterministicApply "nondeterministic_apply" 43 ""
-        "replies are forgotten when this process, and not the log, finds it time";
+        "replies are dropped when this process, and not the log, finds it time";
     EmptyReadsWhileLoading "empty_reads_while_loading" 41 ""
         "reads do not wait until execution has come far enough";
     OldSnapshotReplacesState "old_snapshot_truncates_live_log" 21 ""
@@ -165,15 +165,15 @@ crate::plants! {
     FeedSkipsABatch "feed_skips_a_batch" 0 "--faults all"
         "of the batches behind a state that is given, some are not kept";
     FeedIsNotKept "feed_is_not_kept" 0
-        "conformance multipaxos laggard_catches_up_while_writes_go_on_and_logs_are_short"
+        "conformance multipaxos laggard_catches_up_under_load_with_short_logs"
         "the batches behind a state that is given are not kept";
     RowsOfTheOldEpoch "rows_of_the_old_epoch" 0 "--faults all,ended"
         "the members of the epoch before are taken for those of the next";
     VotesOfAnotherEpoch "votes_of_another_epoch" 0
         "conformance multipaxos words_of_an_earlier_epoch_count_for_nothing"
         "what replicas say in another epoch counts in this one";
-    UnderWayIsDropped "under_way_is_dropped" 0 "--faults all,ended"
-        "what clients have under way does not continue in the next epoch";
+    RequestsInFlightAreDropped "requests_in_flight_are_dropped" 0 "--faults all,ended"
+        "requests of clients in flight do not continue in the next epoch";
     WritesCountFromZero "writes_count_from_zero" 0 "--faults all,ended --durability disk"
         "writes of the next epoch's protocol have the numbers of earlier ones";
     BeginsWithoutTheState "begins_without_the_state" 0 "--faults all,ended"
@@ -196,21 +196,21 @@ crate::plants! {
         "an epoch ends though the end came too late";
 }
 
-#[cfg(feature = "plant")]
-impl Planted {
-    /// What the options of an epoch switch on in a node.
+#[cfg(feature = "bugs")]
+impl Injected {
+    /// The bugs that the options of an epoch switch on in a node.
     #[must_use]
     pub fn of(options: &[(alloc::string::String, alloc::string::String)]) -> Self {
-        let named = options.iter().find(|(name, _)| name == "plant");
+        let named = options.iter().find(|(name, _)| name == "bug");
         named
             .and_then(|(_, name)| Self::named(name))
             .unwrap_or_default()
     }
 }
 
-#[cfg(not(feature = "plant"))]
-impl Planted {
-    /// What the options of an epoch switch on in a node: nothing.
+#[cfg(not(feature = "bugs"))]
+impl Injected {
+    /// The bugs that the options of an epoch switch on in a node: none.
     #[must_use]
     pub const fn of(_: &[(alloc::string::String, alloc::string::String)]) -> Self {
         Self {}

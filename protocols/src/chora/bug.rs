@@ -1,7 +1,7 @@
-//! Bugs to be switched on one at a time: what the simulator must find. Without the feature `plant`
+//! Bugs to be switched on one at a time: what the simulator must find. Without the feature `bugs`
 //! all of this is constant false.
 
-quintet_replica::plants! {
+quintet_replica::bugs! {
     of super::Chora;
 
     MinorityCommits "minority_commits" 0 ""
@@ -20,14 +20,14 @@ quintet_replica::plants! {
         "a restarted proposer continues in the view in which it proposed before";
     VoteNotDurable "vote_lost_on_restart" 3 ""
         "a vote is sent before it is on disk";
-    PromiseForgotten "term_regression_on_restart" 4 ""
+    PromiseLost "term_regression_on_restart" 4 ""
         "a restart does not read its view and vote back";
     AckNotDurable "lazy_fsync_power_loss" 30 ""
         "slots are acknowledged before they are durable";
     OldLogElected "old_log_elected" 0 ""
         "a candidate gets votes from replicas with a newer log";
     RecoverySkipped "diskless_recovery_amnesia" 12 ""
-        "a replica that forgot votes and acknowledges at once";
+        "a replica that lost its state votes and acknowledges at once";
     ReadsUnordered "stale_read_paused_leader" 33 ""
         "reads do not wait for the proposer's own slot";
     GhostEntries "wal_ghost_entries" 22 "transcript"

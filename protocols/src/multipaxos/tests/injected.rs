@@ -1,10 +1,10 @@
 //! Old bugs come back, and the random faults find them. Those that show only in what clients see
-//! (stale reads) or after rarer accidents are the simulator's to find, with the option `plant`.
+//! (stale reads) or after rarer accidents are the simulator's to find, with the option `bug`.
 
 use super::group::{Group, MS, Packet};
 use crate::{
-    life::convicting,
-    multipaxos::{Config, Message, MultiPaxos, Plant, replica::Timer},
+    multipaxos::{Bug, Config, Message, MultiPaxos, replica::Timer},
+    random_runs::detecting,
 };
 use alloc::vec::Vec;
 use quintet_replica::{
@@ -12,36 +12,36 @@ use quintet_replica::{
     parts::{Ballot, ElectionMessage as Election},
 };
 
-const FOUND_HERE: [Plant; 6] = [
-    Plant::MinorityCommits,
-    Plant::LowestBallotWins,
-    Plant::HeldSurvivesBallot,
-    Plant::BallotReused,
-    Plant::RecoverySkipped,
-    Plant::VoteNotDurable,
+const FOUND_HERE: [Bug; 6] = [
+    Bug::MinorityCommits,
+    Bug::LowestBallotWins,
+    Bug::HeldSurvivesBallot,
+    Bug::BallotReused,
+    Bug::RecoverySkipped,
+    Bug::VoteNotDurable,
 ];
 
 #[test]
-fn planted_bugs_that_break_agreement_are_found() {
-    let durability = |plant| match plant {
-        Plant::RecoverySkipped => Durability::Memory,
+fn injected_bugs_that_break_agreement_are_found() {
+    let durability = |bug| match bug {
+        Bug::RecoverySkipped => Durability::Memory,
         _ => Durability::Disk,
     };
-    let found = convicting::<MultiPaxos, _>(&FOUND_HERE, 0..3000, durability, |plant, config| {
-        config.set("plant", plant.name()).expect("its own name");
+    let found = detecting::<MultiPaxos, _>(&FOUND_HERE, 0..3000, durability, |bug, config| {
+        config.set("bug", bug.name()).expect("its own name");
     });
     std::println!("{found:?}");
     assert!(found.iter().all(|(_, seed)| seed.is_some()), "{found:?}");
 }
 
-/// Who leads after the only answer to a candidate of three was a refusal.
-fn leaders_after_a_refusal(plant: Option<Plant>) -> Vec<u16> {
+/// The leaders after the only answer to a candidate of three was a rejection.
+fn leaders_after_a_refusal(bug: Option<Bug>) -> Vec<u16> {
     let mut config = Config {
         pre_vote: false,
         ..Config::default()
     };
-    if let Some(plant) = plant {
-        config.set("plant", plant.name()).expect("its own name");
+    if let Some(bug) = bug {
+        config.set("bug", bug.name()).expect("its own name");
     }
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 20);
@@ -65,6 +65,6 @@ fn leaders_after_a_refusal(plant: Option<Plant>) -> Vec<u16> {
 #[test]
 fn refusal_is_no_promise() {
     assert_eq!(leaders_after_a_refusal(None), [0], "who does not know yet");
-    let with = leaders_after_a_refusal(Some(Plant::RefusalCounts));
+    let with = leaders_after_a_refusal(Some(Bug::RefusalCounts));
     assert_eq!(with, [0, 1], "the injected bug makes a leader of one vote");
 }

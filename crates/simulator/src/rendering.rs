@@ -1,4 +1,4 @@
-//! What of a running world goes into its picture.
+//! The parts of a running world that go into its picture.
 //!
 //! ```text
 //!   transmit ──► arrow leaves ──► on_deliver ──► arrow arrives, or is lost
@@ -12,9 +12,9 @@
 use crate::world::World;
 use quintet_replica::Bytes;
 
-/// What the picture shows at present.
+/// The present state of the picture.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Depicted {
+pub(crate) struct Rendered {
     shades: Vec<(Option<usize>, String)>,
 }
 
@@ -35,7 +35,7 @@ impl World {
     }
 
     /// A frame leaves. Gives how many were lost before it.
-    pub fn depict_send(&mut self, from: usize, to: usize, frame: &Bytes) -> u64 {
+    pub fn render_send(&mut self, from: usize, to: usize, frame: &Bytes) -> u64 {
         if self.trace.scene.is_some() && self.network.is_up(from, to) {
             let text = self.setup.describe_frame(frame);
             let (sender, receiver) = (self.place_name(from), self.place_name(to));
@@ -48,7 +48,7 @@ impl World {
     }
 
     /// Datagrams that are lost are lost at once.
-    pub fn depict_loss(&mut self, from: usize, to: usize, losses: u64) {
+    pub fn render_loss(&mut self, from: usize, to: usize, losses: u64) {
         let datagram = self.setup.transport == crate::Transport::Datagram;
         if datagram && self.trace.scene.is_some() && self.losses() > losses {
             let (sender, receiver) = (self.place_name(from), self.place_name(to));
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// A frame comes to its end.
-    pub fn depict_arrival(&mut self, from: usize, to: usize, frame: &Bytes, lost: bool) {
+    pub fn render_arrival(&mut self, from: usize, to: usize, frame: &Bytes, lost: bool) {
         if self.trace.scene.is_none() {
             return;
         }
@@ -72,7 +72,7 @@ impl World {
     }
 
     /// Looks at what is down, stands still, or cut off.
-    pub fn depict(&mut self) {
+    pub fn render_state(&mut self) {
         if self.trace.scene.is_none() {
             return;
         }
@@ -91,7 +91,7 @@ impl World {
                 .collect();
             shades.push((None, format!("cut: {}", links.join(" "))));
         }
-        let before = std::mem::take(&mut self.depicted.shades);
+        let before = std::mem::take(&mut self.rendered.shades);
         if let Some(scene) = &mut self.trace.scene {
             for (lane, text) in before.iter().filter(|shade| !shades.contains(shade)) {
                 scene.unshade(self.now, *lane, text);
@@ -100,6 +100,6 @@ impl World {
                 scene.shade(self.now, *lane, text.clone());
             }
         }
-        self.depicted.shades = shades;
+        self.rendered.shades = shades;
     }
 }

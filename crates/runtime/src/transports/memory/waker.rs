@@ -1,27 +1,27 @@
-//! Who sleeps says so, and whoever brings something wakes him.
+//! A thread that sleeps sets a flag, and a thread that brings work wakes it.
 //!
 //! ```text
 //!   sleeper: flag up │ fence │ is there something? ── no ──► sleep
 //!   other:   bring it │ fence │ flag up? ── yes ──► flag down, ring
 //! ```
 //!
-//! With the fences one of the two sees what the other did, so nobody sleeps over something. Without
-//! sleepers a bell costs one load of a line that nobody writes.
+//! With the fences one of the two sees the step of the other, so no thread sleeps over pending
+//! work. Without sleepers the check costs one load of a line that no thread writes.
 
 use super::{ASLEEP_AT, Memory, WAITS_AT, Word};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// The reader sleeps until there is something to read.
-pub(crate) const ASLEEP: Bell = Bell(ASLEEP_AT);
+pub(crate) const ASLEEP: SharedWaker = SharedWaker(ASLEEP_AT);
 /// The writer waits until there is room.
-pub(crate) const WAITS: Bell = Bell(WAITS_AT);
+pub(crate) const WAITS: SharedWaker = SharedWaker(WAITS_AT);
 
 /// One of the two flags: the word that it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bell(pub usize);
+pub(crate) struct SharedWaker(pub usize);
 
-impl Bell {
-    /// Whoever is about to sleep says so, and looks once more afterwards.
+impl SharedWaker {
+    /// A thread that is about to sleep sets the flag, and checks for work once more afterwards.
     pub fn listen(self, memory: &impl Memory) {
         memory.word(self.0).store(1, Relaxed);
         memory.fence(SeqCst);
@@ -32,7 +32,7 @@ impl Bell {
         memory.word(self.0).store(0, Relaxed);
     }
 
-    /// After something was brought: whether somebody is to be woken.
+    /// After new work: whether a sleeping thread must be woken.
     pub fn wanted(self, memory: &impl Memory) -> bool {
         memory.fence(SeqCst);
         let word = memory.word(self.0);
