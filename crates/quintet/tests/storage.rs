@@ -281,7 +281,7 @@ fn journal_inspection_requires_stopped_replica() {
     for part in [
         "SEGMENT",
         "SEQUENCE",
-        "incarnation 1",
+        "incarnation  1",
         "promises",
         "durable up to",
     ] {

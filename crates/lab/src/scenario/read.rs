@@ -1067,7 +1067,7 @@ mod tests {
         for (from, to, expected) in [
             ("disjoint 2", "two", "f:9: shards: 'two' is neither"),
             ("disjoint 2", "disjoint 0", "neither 'disjoint N'"),
-            ("'derecho/three'", "multipaxos", "shards: "),
+            ("'derecho/three' =", "multipaxos =", "shards: "),
             ("['simulated']", "['processes']", "shards: simulated only"),
         ] {
             let error = parse(&text.replace(from, to), "f").unwrap_err();
