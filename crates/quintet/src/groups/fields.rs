@@ -138,8 +138,9 @@ struct Past<V> {
 /// Bytes for a past value besides its encoding.
 const PAST_WEIGHT: u64 = 48;
 
-fn past<V: Serialize>(since: u64, ends: u64, value: Option<Arc<V>>) -> Past<V> {
-    let bytes = PAST_WEIGHT + value.as_deref().map_or(0, encoding::length);
+/// `length` is that of the value's encoding, if there is one.
+fn past<V>(since: u64, ends: u64, value: Option<Arc<V>>, length: u64) -> Past<V> {
+    let bytes = PAST_WEIGHT + value.as_ref().map_or(0, |_| length);
     Past {
         since,
         ends,
@@ -257,7 +258,7 @@ impl<T: Value> AnyField for Persistent<T> {
         let Some(before) = self.before.take() else {
             return;
         };
-        let past = past(self.since, version, Some(before));
+        let past = past(self.since, version, Some(before), self.known.1);
         self.past_bytes += past.bytes;
         Arc::make_mut(&mut self.past).push_back(past);
         self.since = version;
@@ -324,11 +325,12 @@ impl<T: Value> AnyField for Persistent<T> {
             if since <= self.since {
                 return Err(broken());
             }
-            let past = past(self.since, since, Some(before));
+            let past = past(self.since, since, Some(before), self.known.1);
             self.past_bytes += past.bytes;
             Arc::make_mut(&mut self.past).push_back(past);
         }
         self.since = since;
+        self.known.1 = encoding::length(&*self.value);
         Ok(())
     }
 
@@ -358,6 +360,8 @@ impl<T: Value> AnyField for Persistent<T> {
 #[derive(Clone, Debug)]
 struct Slot<V> {
     now: Option<Arc<V>>,
+    /// That of the encoding of the value that was committed last.
+    length: u64,
     since: u64,
     past: VecDeque<Past<V>>,
 }
@@ -374,6 +378,14 @@ impl<V> Slot<V> {
     }
 }
 
+/// A key that the running command has changed.
+struct Touched<V> {
+    /// Its value before the command.
+    before: Option<Arc<V>>,
+    /// The length of the encoding of its value behind it.
+    length: u64,
+}
+
 /// Bytes for a map's entry besides the encodings of its key and value.
 const ENTRY_WEIGHT: u64 = 128;
 
@@ -384,8 +396,7 @@ pub struct ServiceMap<K, V, const PAST: bool> {
     slots: RedBlackTreeMapSync<K, Slot<V>>,
     /// Keys with a present value.
     len: usize,
-    /// As they were before the command.
-    touched: BTreeMap<K, Option<Arc<V>>>,
+    touched: BTreeMap<K, Touched<V>>,
     as_of: Option<u64>,
     /// Which keys have past values, in the order in which these end.
     ends: VecDeque<(u64, K)>,
@@ -536,7 +547,8 @@ impl<K: Key, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
     fn touch(&mut self, key: &K) {
         if !self.touched.contains_key(key) {
             let before = self.slots.get(key).and_then(|slot| slot.now.clone());
-            self.touched.insert(key.clone(), before);
+            let touched = Touched { before, length: 0 };
+            self.touched.insert(key.clone(), touched);
         }
     }
 
@@ -547,6 +559,7 @@ impl<K: Key, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
             None => {
                 let slot = Slot {
                     now: value,
+                    length: 0,
                     since: 0,
                     past: VecDeque::new(),
                 };
@@ -558,10 +571,21 @@ impl<K: Key, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
     }
 }
 
-fn entry_bytes<K: Serialize, V: Serialize>(key: &K, value: Option<&Arc<V>>) -> u64 {
-    value.map_or(0, |value| {
-        ENTRY_WEIGHT + encoding::length(key) + encoding::length(&**value)
-    })
+impl<V: Value> Slot<V> {
+    /// Bytes of the entry as it was committed last; `key` are those of its key.
+    fn bytes(&self, key: u64) -> u64 {
+        self.now
+            .as_ref()
+            .map_or(0, |_| ENTRY_WEIGHT + key + self.length)
+    }
+
+    /// Another value from this version on; gives the one before.
+    fn follow(&mut self, value: Option<Arc<V>>, length: u64, since: u64) -> Past<V> {
+        let before = std::mem::replace(&mut self.now, value);
+        let past = past(self.since, since, before, self.length);
+        (self.length, self.since) = (length, since);
+        past
+    }
 }
 
 impl<K: Key, V: Value, const PAST: bool> Field for ServiceMap<K, V, PAST> {
@@ -585,10 +609,14 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
     fn settle(&mut self) -> Result<(), String> {
         self.touched.clear();
         self.bytes = 0;
-        for (key, slot) in self.slots.iter() {
-            encoding::checked(key)?;
-            slot.now.as_deref().map(encoding::checked).transpose()?;
-            self.bytes += entry_bytes(key, slot.now.as_ref());
+        let keys: Vec<K> = self.slots.keys().cloned().collect();
+        for key in keys {
+            let length = encoding::checked(&key)?.len() as u64;
+            if let Some(slot) = self.slots.get_mut(&key) {
+                let value = slot.now.as_deref().map(encoding::checked).transpose()?;
+                slot.length = value.map_or(0, |bytes| bytes.len() as u64);
+                self.bytes += slot.bytes(length);
+            }
         }
         Ok(())
     }
@@ -596,38 +624,37 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
     fn changed(&mut self) -> Result<bool, String> {
         // A key that came and went within the command has not changed.
         let slots = &mut self.slots;
-        self.touched.retain(|key, before| {
+        self.touched.retain(|key, touched| {
             let Some(slot) = slots.get(key) else {
                 return false;
             };
-            let has_changed = before.is_some() || slot.now.is_some();
+            let has_changed = touched.before.is_some() || slot.now.is_some();
             if !has_changed && slot.past.is_empty() {
                 slots.remove_mut(key);
             }
             has_changed
         });
-        for key in self.touched.keys() {
+        for (key, touched) in &mut self.touched {
             let now = self.slots.get(key).and_then(|slot| slot.now.as_deref());
             if let Some(value) = now {
                 encoding::checked(key)?;
-                encoding::checked(value)?;
+                touched.length = encoding::checked(value)?.len() as u64;
             }
         }
         Ok(PAST && !self.touched.is_empty())
     }
 
     fn commit(&mut self, version: u64) {
-        for (key, before) in std::mem::take(&mut self.touched) {
+        for (key, Touched { before, length }) in std::mem::take(&mut self.touched) {
             let Some(slot) = self.slots.get_mut(&key) else {
                 continue;
             };
-            self.bytes += entry_bytes(&key, slot.now.as_ref());
-            self.bytes = self
-                .bytes
-                .saturating_sub(entry_bytes(&key, before.as_ref()));
-            let since = std::mem::replace(&mut slot.since, version);
+            let key_length = encoding::length(&key);
+            let now = std::mem::replace(&mut slot.now, before);
+            let bytes = slot.bytes(key_length);
+            let past = slot.follow(now, length, version);
+            self.bytes = (self.bytes + slot.bytes(key_length)).saturating_sub(bytes);
             if PAST {
-                let past = past(since, version, before);
                 self.past_bytes += past.bytes;
                 slot.past.push_back(past);
                 self.ends.push_back((version, key));
@@ -638,8 +665,8 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
     }
 
     fn undo(&mut self) {
-        for (key, before) in std::mem::take(&mut self.touched) {
-            self.set(key, before);
+        for (key, touched) in std::mem::take(&mut self.touched) {
+            self.set(key, touched.before);
         }
     }
 
@@ -706,30 +733,32 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
 
     fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
         let (key, since, value): (K, u64, Option<V>) = decoded(record)?;
+        let (key_length, length) = (
+            encoding::length(&key),
+            value.as_ref().map_or(0, encoding::length),
+        );
         let value = value.map(Arc::new);
         self.len += usize::from(value.is_some());
-        self.bytes += entry_bytes(&key, value.as_ref());
         let Some(slot) = self.slots.get_mut(&key) else {
             let slot = Slot {
                 now: value,
+                length,
                 since,
                 past: VecDeque::new(),
             };
+            self.bytes += slot.bytes(key_length);
             self.slots.insert_mut(key, slot);
             return Ok(());
         };
         if since <= slot.since && slot.since > 0 {
             return Err(broken());
         }
-        let before = std::mem::replace(&mut slot.now, value);
-        self.len -= usize::from(before.is_some());
-        self.bytes = self
-            .bytes
-            .saturating_sub(entry_bytes(&key, before.as_ref()));
-        let past = past(slot.since, since, before);
+        self.len -= usize::from(slot.now.is_some());
+        let bytes = slot.bytes(key_length);
+        let past = slot.follow(value, length, since);
+        self.bytes = (self.bytes + slot.bytes(key_length)).saturating_sub(bytes);
         self.past_bytes += past.bytes;
         slot.past.push_back(past);
-        slot.since = since;
         Ok(())
     }
 
