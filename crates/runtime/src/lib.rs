@@ -32,6 +32,7 @@ mod peer_clock;
 mod port;
 mod proxy;
 mod replica;
+pub mod resp_client;
 mod rings;
 pub mod server;
 mod shards;

@@ -1,36 +1,20 @@
 //! A client of the Redis protocol, as small as the program's own commands need.
 
+pub use quintet_runtime::resp_client::Reply;
+
+use quintet_runtime::resp_client::{command, read};
 use std::{
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufReader, Write},
     net::TcpStream,
     time::Duration,
 };
 
 /// No reply that is read here is longer, or has more elements.
 const LENGTH_MAX: usize = 64 << 20;
-/// Replies within replies.
-const DEPTH_MAX: usize = 8;
-
-/// A reply in RESP2.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    Text(Vec<u8>),
-    Error(String),
-    Number(i64),
-    Nil,
-    List(Vec<Self>),
-}
 
 /// A connection.
 pub struct Client {
     stream: BufReader<TcpStream>,
-}
-
-fn malformed() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "it does not speak the Redis protocol",
-    )
 }
 
 impl Client {
@@ -50,83 +34,7 @@ impl Client {
     /// # Errors
     /// When the connection ends, or the reply is malformed.
     pub fn ask(&mut self, words: &[&[u8]]) -> io::Result<Reply> {
-        let mut command = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            command.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            command.extend_from_slice(word);
-            command.extend_from_slice(b"\r\n");
-        }
-        self.stream.get_mut().write_all(&command)?;
-        read(&mut self.stream, 0)
-    }
-}
-
-fn read(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
-    let mut line = Vec::new();
-    from.take(64 << 10).read_until(b'\n', &mut line)?;
-    let line = line.strip_suffix(b"\r\n").ok_or_else(malformed)?;
-    let (kind, rest) = line.split_first().ok_or_else(malformed)?;
-    let text = std::str::from_utf8(rest).map_err(|_| malformed());
-    let number = || text.as_ref().ok()?.parse::<i64>().ok();
-    let length = |number: i64| {
-        let length = usize::try_from(number).ok();
-        length
-            .filter(|length| *length <= LENGTH_MAX)
-            .ok_or_else(malformed)
-    };
-    Ok(match (kind, number()) {
-        (b'+', _) => Reply::Text(rest.to_vec()),
-        (b'-', _) => Reply::Error(text?.to_owned()),
-        (b':', Some(number)) => Reply::Number(number),
-        (b'$' | b'*', Some(-1)) => Reply::Nil,
-        (b'$', Some(number)) => {
-            let mut bytes = Vec::new();
-            let wanted = length(number)? + 2;
-            from.take(wanted as u64).read_to_end(&mut bytes)?;
-            if bytes.len() < wanted {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            bytes.truncate(wanted - 2);
-            Reply::Text(bytes)
-        }
-        (b'*', Some(number)) if depth < DEPTH_MAX => {
-            let replies = (0..length(number)?).map(|_| read(from, depth + 1));
-            Reply::List(replies.collect::<io::Result<_>>()?)
-        }
-        _ => return Err(malformed()),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read_all(bytes: &[u8]) -> io::Result<Reply> {
-        read(&mut io::Cursor::new(bytes), 0)
-    }
-
-    #[test]
-    fn replies_are_read_and_malformed_ones_refused() {
-        let list = read_all(b"*3\r\n$1\r\n0\r\n:7\r\n*1\r\n$-1\r\n").unwrap();
-        let expected = [
-            Reply::Text(b"0".to_vec()),
-            Reply::Number(7),
-            Reply::List(vec![Reply::Nil]),
-        ];
-        assert_eq!(list, Reply::List(expected.to_vec()));
-        assert_eq!(
-            read_all(b"-ERR no\r\n").unwrap(),
-            Reply::Error("ERR no".to_owned())
-        );
-        for bytes in [
-            &b""[..],
-            b"$5\r\nabc",
-            b"$999999999999\r\n",
-            b"$-2\r\n",
-            b"HTTP/1.1 400 Bad Request\r\n",
-            b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
-        ] {
-            assert!(read_all(bytes).is_err(), "{}", bytes.escape_ascii());
-        }
+        self.stream.get_mut().write_all(&command(words))?;
+        read(&mut self.stream, LENGTH_MAX)
     }
 }

@@ -11,7 +11,7 @@ use super::{
     call,
     remote::{Remote, Wanted},
 };
-use quintet_replica::{GroupId, Level, past::Asking};
+use quintet_replica::GroupId;
 use quintet_runtime::{Handle, SubmitError};
 use std::{
     sync::{
@@ -119,8 +119,7 @@ impl Calls {
 
 /// The shard that is asked, and the members that may be.
 pub(super) struct To {
-    pub shard: Arc<str>,
-    pub group: GroupId,
+    pub source: Source,
     pub members: Vec<usize>,
 }
 
@@ -155,52 +154,28 @@ impl Calls {
     }
 
     /// Asks the members in turn, until one has not stopped.
-    pub fn send(self: &Arc<Self>, mut to: To, level: Level, payload: Vec<u8>, done: Answering) {
+    pub fn send(self: &Arc<Self>, mut to: To, wanted: Wanted, payload: Vec<u8>, done: Answering) {
         let Some(way) = self.next(&mut to) else {
             return done.answer(Err(CallError::Stopped));
         };
         let calls = self.clone();
         let again = payload.clone();
-        let group = to.group;
+        let group = to.source.group;
         let on_answer = move |answer| match answer {
-            Err(SubmitError::Stopped) => calls.send(to, level, again, done),
+            Err(SubmitError::Stopped) => calls.send(to, wanted, again, done),
             answer => calls.answer(&to, answer, done),
         };
-        match way {
-            Way::Here(handle) => handle
-                .in_group(group)
-                .submit_with(level, payload, on_answer),
-            Way::Elsewhere(remote) => {
-                remote.send(group, Wanted::Level(level), &payload, Box::new(on_answer));
+        match (way, wanted) {
+            (Way::Here(handle), Wanted::Level(level)) => {
+                let handle = handle.in_group(group);
+                handle.submit_with(level, payload, on_answer);
             }
-        }
-    }
-
-    /// The same for a read of the past.
-    pub fn ask_past(
-        self: &Arc<Self>,
-        mut to: To,
-        asking: Asking,
-        payload: Vec<u8>,
-        done: Answering,
-    ) {
-        let Some(way) = self.next(&mut to) else {
-            return done.answer(Err(CallError::Stopped));
-        };
-        let calls = self.clone();
-        let again = payload.clone();
-        let group = to.group;
-        let on_answer = move |answer| match answer {
-            Err(SubmitError::Stopped) => calls.ask_past(to, asking, again, done),
-            answer => calls.answer(&to, answer, done),
-        };
-        match way {
-            Way::Here(handle) => {
+            (Way::Here(handle), Wanted::Past(asking)) => {
                 let handle = handle.in_group(group);
                 handle.query_past_with(asking, &payload, on_answer);
             }
-            Way::Elsewhere(remote) => {
-                remote.send(group, Wanted::Past(asking), &payload, Box::new(on_answer));
+            (Way::Elsewhere(remote), _) => {
+                remote.send(group, wanted, &payload, Box::new(on_answer));
             }
         }
     }
@@ -214,7 +189,7 @@ impl Calls {
                 self.bag.wake();
             }
         }
-        answering.answer(answer.map_err(|error| CallError::of(error, &to.shard)));
+        answering.answer(answer.map_err(|error| CallError::of(error, &to.source.name)));
     }
 
     /// The next member to which there is a way.

@@ -1,7 +1,7 @@
 //! A client of a group that is no member of it.
 
 use super::{
-    calls::{Calls, Source, Way},
+    calls::{Calls, Way},
     remote::Remote,
     shards::{Known, Shards},
 };
@@ -44,11 +44,7 @@ impl Client {
                         failed = std::io::Error::other("it is no server of calls");
                         continue;
                     };
-                    let source = |known: &Known| Source {
-                        name: known.name.clone(),
-                        group: known.group,
-                    };
-                    let all = known.iter().map(source).collect();
+                    let all = known.iter().map(Known::source).collect();
                     let ways = remotes.iter().cloned().map(Way::Elsewhere).map(Some);
                     let calls = Calls::new(ways.collect(), all, deadline);
                     let named = Shards { known, calls };

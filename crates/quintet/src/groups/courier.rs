@@ -13,10 +13,11 @@ use super::{
     call::{self, Call, Delivery, Kind, Made},
     calls::{Calls, Source, To},
     hand_off::HandOff,
+    remote::Wanted,
 };
 use quintet_replica::Level;
 use serde::de::DeserializeOwned;
-use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use std::{sync::Arc, thread::JoinHandle};
 
 /// The thread that delivers.
 #[derive(Debug)]
@@ -75,16 +76,9 @@ impl Calls {
         level: Level,
         payload: Vec<u8>,
     ) -> Pending<R> {
-        let timeout = self.deadline + Duration::from_secs(5);
-        let is_ordered = level == Level::Ordered;
-        let (pending, answering) = Pending::new(source.name.clone(), timeout, is_ordered);
-        let to = To {
-            shard: source.name.clone(),
-            group: source.group,
-            members,
-        };
-        self.send(to, level, payload, answering);
-        pending
+        let source = source.clone();
+        let to = To { source, members };
+        Pending::send(self, to, Wanted::Level(level), payload)
     }
 
     /// The first hand-off that waits for each destination.

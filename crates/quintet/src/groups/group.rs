@@ -8,7 +8,7 @@
 
 use super::{
     CallError, Retention,
-    calls::{Calls, Source, Way},
+    calls::{Calls, Way},
     courier::Courier,
     entry::{ServiceEntry, ShardEntry},
     hand_off::{Destination, Destinations},
@@ -196,10 +196,7 @@ impl LocalGroup {
         });
         let cluster = local.start_with(&*machines)?;
         let handles = cluster.handles();
-        let source = |shard: &ShardEntry| Source {
-            name: shard.known.name.clone(),
-            group: shard.known.group,
-        };
+        let source = |shard: &ShardEntry| shard.known.source();
         let ways = handles.into_iter().map(|handle| handle.map(Way::Here));
         let all = shards.iter().map(source).collect();
         let calls = Calls::new(ways.collect(), all, self.deadline);

@@ -28,19 +28,14 @@ pub(super) enum JsonError {
 impl Callers {
     /// The shard that `SUBGROUP/NUMBER` or `SUBGROUP:KEY` names.
     fn shard(&self, name: &str) -> Result<&ShardEntry, JsonError> {
-        let found = match name.split_once(['/', ':']) {
-            Some((subgroup, key)) if name.as_bytes()[subgroup.len()] == b':' => {
-                let mut of = self
-                    .shards
-                    .iter()
-                    .filter(|it| *it.known.subgroup == *subgroup);
-                let first = of.next();
-                first.and_then(|first| {
-                    let number = layout::shard_of(key.as_bytes(), first.known.count);
-                    std::iter::once(first).chain(of).nth(number)
-                })
+        let mut shards = self.shards.iter();
+        let found = match name.split_once(':') {
+            Some((subgroup, key)) => {
+                let first = shards.clone().find(|it| *it.known.subgroup == *subgroup);
+                let number = first.map(|it| layout::shard_of(key.as_bytes(), it.known.count));
+                shards.find(|it| *it.known.subgroup == *subgroup && Some(it.known.number) == number)
             }
-            _ => self.shards.iter().find(|it| *it.known.name == *name),
+            None => shards.find(|it| *it.known.name == *name),
         };
         found.ok_or_else(|| {
             JsonError::Wrong(format!(
@@ -73,8 +68,7 @@ impl Callers {
             ))
         })?;
         let call = read.map_err(wrong)?;
-        let known = &entry.known;
-        let shard: Shard<()> = Shard::new(&self.calls, known.name.clone(), known.group);
+        let shard: Shard<()> = Shard::new(&self.calls, entry.known.source());
         let shard = shard.when(when);
         let pending: Pending<call::Anything> = match (call.kind, when) {
             (MethodKind::Ordered, None) => {
@@ -91,7 +85,7 @@ impl Callers {
                 shard.ask(call.method, |out| out.extend_from_slice(&call.arguments))
             }
         };
-        let (name, to_json) = (known.name.clone(), service.answer_to_json);
+        let (name, to_json) = (entry.known.name.clone(), service.answer_to_json);
         Ok(JsonPending {
             pending,
             name,

@@ -152,10 +152,6 @@ impl<S: Methods> ServiceMachine<S> {
         checked
     }
 
-    fn newest_time(&self) -> u64 {
-        self.times.back().copied().unwrap_or_default()
-    }
-
     fn fault(&self, fault: Fault) -> Fault {
         self.header.stopped.clone().unwrap_or(fault)
     }
@@ -172,7 +168,7 @@ impl<S: Methods> ServiceMachine<S> {
                 let it = delivery.ok_or(Fault::Schema)?;
                 let executed = self.hand_offs.executed(it.source);
                 if it.number <= executed {
-                    self.answer_nothing(reply);
+                    self.answer(reply, |_| {});
                     return Ok(());
                 }
                 if it.number > executed + 1 {
@@ -190,16 +186,18 @@ impl<S: Methods> ServiceMachine<S> {
                 let settled: Option<(&str, u64)> = encoding::decode(call.arguments);
                 let (destination, upto) = settled.ok_or(Fault::Schema)?;
                 self.hand_offs.settle(destination, upto);
-                self.answer_nothing(reply);
+                self.answer(reply, |_| {});
                 Ok(())
             }
             _ => Err(Fault::Schema),
         }
     }
 
-    fn answer_nothing(&self, reply: &mut Vec<u8>) {
-        let (version, time) = (self.header.version, self.header.time);
-        call::begin_answer(reply).end(reply, version, time, &Made::new());
+    /// Answers with what `write` appends, as of now.
+    fn answer(&self, reply: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+        let answer = call::begin_answer(reply);
+        write(reply);
+        answer.end(reply, self.header.version, self.header.time, &Made::new());
     }
 
     fn execute(
@@ -219,10 +217,8 @@ impl<S: Methods> ServiceMachine<S> {
                 bytes_max: ARGUMENTS_MAX as u64,
             });
         }
-        if let Some(ahead) = floor.checked_sub(at.time.0.saturating_add(AHEAD_MAX))
-            && ahead > 0
-        {
-            let ahead = floor - at.time.0;
+        let ahead = floor.saturating_sub(at.time.0);
+        if ahead > AHEAD_MAX {
             return Err(Fault::ClockSkew { ahead });
         }
         let time = at.time.0.max(floor.saturating_add(1)).max(self.header.time);
@@ -242,7 +238,7 @@ impl<S: Methods> ServiceMachine<S> {
             Ok(Some(changed)) => changed,
             Ok(None) => return Err(Fault::Schema),
             Err(message) => {
-                let fault = self.panicked::<S>(call.method, message, true);
+                let fault = self.panicked(call.method, message, true);
                 self.service.each_mut(&mut |_, field| field.undo());
                 self.header.stopped = Some(fault.clone());
                 return Err(fault);
@@ -263,8 +259,8 @@ impl<S: Methods> ServiceMachine<S> {
         Ok(())
     }
 
-    fn panicked<M: Methods>(&self, method: u32, message: String, stopped: bool) -> Fault {
-        let method = M::METHODS.iter().find(|it| it.number == method);
+    fn panicked(&self, method: u32, message: String, stopped: bool) -> Fault {
+        let method = S::METHODS.iter().find(|it| it.number == method);
         Fault::Panicked {
             method: method.map_or_else(String::new, |it| it.name.to_owned()),
             version: self.header.version,
@@ -286,9 +282,8 @@ impl<S: Methods> ServiceMachine<S> {
             let kept = self.header.version - self.header.horizon;
             // A version is needed until the next one is too old.
             let next = self.time_of(self.header.horizon + 1);
-            let too_old = age.is_some_and(|age| {
-                next.is_some_and(|next| next.saturating_add(age) < now) && kept > 0
-            });
+            let too_old =
+                age.is_some_and(|age| next.is_some_and(|next| next.saturating_add(age) < now));
             let too_many = kept > self.retention.versions;
             if kept == 0 || !(too_old || too_many || self.past_bytes() > self.retention.bytes) {
                 break;
@@ -315,7 +310,7 @@ impl<S: Methods> ServiceMachine<S> {
                 Ok(())
             }
             Ok(None) => Err(Fault::Schema),
-            Err(message) => Err(self.panicked::<S>(call.method, message, false)),
+            Err(message) => Err(self.panicked(call.method, message, false)),
         }
     }
 
@@ -337,23 +332,17 @@ impl<S: Methods> ServiceMachine<S> {
             (since, self.time_of(since).unwrap_or_default(), value)
         });
         let told: Vec<Told> = told.collect();
-        let answer = call::begin_answer(reply);
-        encoding::append(&told, reply);
-        let (version, time) = (self.header.version, self.newest_time());
-        answer.end(reply, version, time, &Made::new());
+        self.answer(reply, |out| encoding::append(&told, out));
         Ok(())
     }
 
     /// The hand-offs that wait, the first ones.
     fn outbox(&self, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {
         let of: Option<&str> = encoding::decode(call.arguments).ok_or(Fault::Schema)?;
-        let answer = call::begin_answer(reply);
-        match of {
-            None => encoding::append(&self.hand_offs.first_numbers(), reply),
-            Some(destination) => encoding::append(&self.hand_offs.first_of(destination), reply),
-        }
-        let (version, time) = (self.header.version, self.newest_time());
-        answer.end(reply, version, time, &Made::new());
+        self.answer(reply, |out| match of {
+            None => encoding::append(&self.hand_offs.first_numbers(), out),
+            Some(destination) => encoding::append(&self.hand_offs.first_of(destination), out),
+        });
         Ok(())
     }
 

@@ -4,8 +4,10 @@ use super::{
     CallError, Done,
     answering::{Answering, Shared, State},
     call,
-    calls::{Calls, Source},
+    calls::{Calls, Source, To},
+    remote::Wanted,
 };
+use quintet_replica::Level;
 use serde::de::DeserializeOwned;
 use std::{
     future::Future,
@@ -33,32 +35,30 @@ pub(super) fn end_of(timeout: Duration) -> Instant {
 #[derive(Debug)]
 pub struct Pending<R> {
     shared: Arc<Shared>,
-    shard: Arc<str>,
+    calls: Arc<Calls>,
+    /// The shard that is asked.
+    source: Source,
     timeout: Duration,
     /// Whether the command may have been executed when the deadline passes.
     is_ordered: bool,
-    /// The shard of an ordered call.
-    source: Option<(Arc<Calls>, Source)>,
     answer: PhantomData<fn() -> R>,
 }
 
 impl<R: DeserializeOwned> Pending<R> {
-    pub(super) fn new(shard: Arc<str>, timeout: Duration, is_ordered: bool) -> (Self, Answering) {
+    /// Sends a call.
+    pub(super) fn send(calls: &Arc<Calls>, to: To, wanted: Wanted, payload: Vec<u8>) -> Self {
         let shared = Arc::new(Shared::default());
         let pending = Self {
             shared: shared.clone(),
-            shard,
-            timeout,
-            is_ordered,
-            source: None,
+            calls: calls.clone(),
+            source: to.source.clone(),
+            // The members' own deadline ends first and tells more.
+            timeout: calls.deadline + Duration::from_secs(5),
+            is_ordered: wanted == Wanted::Level(Level::Ordered),
             answer: PhantomData,
         };
-        (pending, Answering(shared))
-    }
-
-    pub(super) fn of(mut self, calls: Arc<Calls>, source: Source) -> Self {
-        self.source = Some((calls, source));
-        self
+        calls.send(to, wanted, payload, Answering(shared));
+        pending
     }
 
     /// Waits until all that the call has handed off has been executed, too.
@@ -68,13 +68,13 @@ impl<R: DeserializeOwned> Pending<R> {
     /// its hand-offs have not been within the deadline. They will be.
     pub fn handed_off(self) -> Result<R, CallError> {
         let ends = end_of(self.timeout);
-        let (source, shard) = (self.source.clone(), self.shard.clone());
+        let (calls, source) = (self.calls.clone(), self.source.clone());
         let answer = self.bytes()?;
-        let done = call::read_answer(&answer, &shard)?;
+        let done = call::read_answer(&answer, &source.name)?;
         let mut made = call::hand_offs_of(&answer);
         let mut pause = LOOKS_AGAIN;
-        while let (false, Some((calls, source))) = (made.is_empty(), &source) {
-            if let Ok(waiting) = calls.waiting(source) {
+        while !made.is_empty() {
+            if let Ok(waiting) = calls.waiting(&source) {
                 // Those before the first that waits have been executed.
                 made.retain(|(shard, number)| {
                     waiting
@@ -91,7 +91,7 @@ impl<R: DeserializeOwned> Pending<R> {
                 return Err(CallError::NotHandedOff { shards });
             }
             let delivers = calls.has_member();
-            let deliver = |shard: &String| calls.deliver_to(source, shard).unwrap_or(false);
+            let deliver = |shard: &String| calls.deliver_to(&source, shard).unwrap_or(false);
             if !(delivers
                 && shards
                     .iter()
@@ -126,7 +126,7 @@ impl<R: DeserializeOwned> Pending<R> {
     /// # Errors
     /// See [`CallError`].
     pub fn done(self) -> Result<Done<R>, CallError> {
-        let shard = self.shard.clone();
+        let shard = self.source.name.clone();
         call::read_answer(&self.bytes()?, &shard)
     }
 
@@ -150,7 +150,7 @@ impl<R: DeserializeOwned> Pending<R> {
                 return Err(match self.is_ordered {
                     true => CallError::Uncertain,
                     false => CallError::NoQuorum {
-                        shard: self.shard.to_string(),
+                        shard: self.source.name.to_string(),
                     },
                 });
             }
@@ -164,7 +164,7 @@ impl<R: DeserializeOwned> Pending<R> {
         let mut state = self.shared.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Answered(Ok(bytes)) => {
-                let read = call::read_answer(&bytes, &self.shard);
+                let read = call::read_answer(&bytes, &self.source.name);
                 Some(read.map(|done: Done<R>| done.value))
             }
             State::Answered(Err(error)) => Some(Err(error)),

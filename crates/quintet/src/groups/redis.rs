@@ -11,10 +11,9 @@ use super::{
     call::{self, Call, Kind},
     calls::To,
     json::{Callers, JsonError, JsonPending},
-    remote::{Failure, Wanted, read_wanted},
+    remote::{Failure, read_wanted},
 };
 use crate::Error;
-use quintet_replica::Level;
 use quintet_runtime::resp::{Limits, Parser, Step};
 use std::{
     io::{self, Read, Write},
@@ -206,7 +205,7 @@ enum Reply {
 impl Reply {
     fn error(text: &str) -> Self {
         let mut out = Vec::new();
-        put_error(&mut out, text);
+        writer(&mut out).error(text);
         Self::Ready(out)
     }
 
@@ -215,21 +214,19 @@ impl Reply {
         match self {
             Self::Ready(bytes) => out.extend_from_slice(&bytes),
             Self::Json(pending, tells_done) => match pending.wait() {
-                Ok(done) => {
-                    if tells_done {
-                        out.extend_from_slice(b"*3\r\n");
-                    }
-                    put_bulk(out, done.value.as_bytes());
-                    if tells_done {
-                        let (version, time) = (done.version.0, done.time.0.0);
-                        out.extend_from_slice(format!(":{version}\r\n:{time}\r\n").as_bytes());
-                    }
+                Ok(done) if tells_done => {
+                    let mut out = writer(out);
+                    out.array(3);
+                    out.bulk(done.value.as_bytes());
+                    out.integer(done.version.0 as i64);
+                    out.integer(done.time.0.0 as i64);
                 }
-                Err(error) => put_error(out, &text_of(&error)),
+                Ok(done) => writer(out).bulk(done.value.as_bytes()),
+                Err(error) => writer(out).error(&text_of(&error)),
             },
             Self::Raw(pending) => match pending.bytes() {
-                Ok(bytes) => put_bulk(out, &bytes),
-                Err(error) => put_error(out, Failure::of(&error).code()),
+                Ok(bytes) => writer(out).bulk(&bytes),
+                Err(error) => writer(out).error(Failure::of(&error).code()),
             },
         }
     }
@@ -267,22 +264,11 @@ fn raw(callers: &Callers, arguments: &[&[u8]]) -> Reply {
     if !is_of_client {
         return Reply::error("ERR it is no call of a client");
     }
-    let calls = &callers.calls;
-    let name = entry.known.name.clone();
-    let is_ordered = matches!(wanted, Wanted::Level(Level::Ordered));
-    let timeout = calls.deadline + Duration::from_secs(5);
-    let (pending, answering) = Pending::new(name.clone(), timeout, is_ordered);
     let to = To {
-        shard: name,
-        group: entry.known.group,
-        members: calls.in_turn(),
+        source: entry.known.source(),
+        members: callers.calls.in_turn(),
     };
-    let payload = payload.to_vec();
-    match wanted {
-        Wanted::Level(level) => calls.send(to, level, payload, answering),
-        Wanted::Past(asking) => calls.ask_past(to, asking, payload, answering),
-    }
-    Reply::Raw(pending)
+    Reply::Raw(Pending::send(&callers.calls, to, wanted, payload.to_vec()))
 }
 
 /// Answers a command; false at the end of the connection.
@@ -295,7 +281,7 @@ fn answer(arguments: &[&[u8]], callers: &Callers, replies: &mut Vec<Reply>) -> b
         return true;
     }
     let mut out = Vec::new();
-    let goes = answer_text(name, rest, callers, replies, &mut out);
+    let goes = answer_text(name, rest, callers, replies, &mut writer(&mut out));
     if !out.is_empty() {
         replies.push(Reply::Ready(out));
     }
@@ -307,11 +293,11 @@ fn answer_text(
     rest: &[&[u8]],
     callers: &Callers,
     replies: &mut Vec<Reply>,
-    out: &mut Vec<u8>,
+    out: &mut quintet_store::Reply<'_>,
 ) -> bool {
     let texts = rest.iter().map(|it| std::str::from_utf8(it));
     let Ok(texts) = texts.collect::<Result<Vec<_>, _>>() else {
-        put_error(out, "ERR the arguments are not UTF-8");
+        out.error("ERR the arguments are not UTF-8");
         return true;
     };
     let name = String::from_utf8_lossy(name).to_ascii_uppercase();
@@ -319,38 +305,35 @@ fn answer_text(
         ("QUINTET.CALL", [shard, method, options @ ..]) => {
             replies.push(call(callers, shard, method, options));
         }
-        ("QUINTET.CALL", _) => put_error(out, USAGE),
+        ("QUINTET.CALL", _) => out.error(USAGE),
         ("QUINTET.METHODS", [shard]) => match callers.methods(shard) {
             Ok(methods) => {
-                out.extend_from_slice(format!("*{}\r\n", methods.len()).as_bytes());
+                out.array(methods.len());
                 for method in methods {
-                    put_bulk(out, method.signature.as_bytes());
+                    out.bulk(method.signature.as_bytes());
                 }
             }
-            Err(error) => put_error(out, &text_of(&error)),
+            Err(error) => out.error(&text_of(&error)),
         },
         ("QUINTET.SHARDS", []) => {
-            out.extend_from_slice(format!("*{}\r\n", callers.shards.len()).as_bytes());
+            out.array(callers.shards.len());
             for entry in &*callers.shards {
-                put_bulk(out, entry.known.to_text().as_bytes());
+                out.bulk(entry.known.to_text().as_bytes());
             }
         }
-        ("PING", []) => out.extend_from_slice(b"+PONG\r\n"),
-        ("PING" | "ECHO", [text]) => put_bulk(out, text.as_bytes()),
+        ("PING", []) => out.simple("PONG"),
+        ("PING" | "ECHO", [text]) => out.bulk(text.as_bytes()),
         // Clients ask and tell this when they connect.
-        ("CLIENT", _) | ("SELECT", ["0"]) => out.extend_from_slice(b"+OK\r\n"),
-        ("COMMAND", _) => out.extend_from_slice(b"*0\r\n"),
-        ("HELLO", ["2", ..] | []) => put_hello(2, out),
-        ("HELLO", ["3", ..]) => put_hello(3, out),
-        ("HELLO", _) => put_error(out, "NOPROTO unsupported protocol version"),
+        ("CLIENT", _) | ("SELECT", ["0"]) => out.ok(),
+        ("COMMAND", _) => out.array(0),
+        ("HELLO", ["2", ..] | []) => replies.push(hello(false)),
+        ("HELLO", ["3", ..]) => replies.push(hello(true)),
+        ("HELLO", _) => out.error("NOPROTO unsupported protocol version"),
         ("QUIT", _) => {
-            out.extend_from_slice(b"+OK\r\n");
+            out.ok();
             return false;
         }
-        _ => put_error(
-            out,
-            "ERR unknown command; this server has QUINTET.CALL and QUINTET.METHODS",
-        ),
+        _ => out.error("ERR unknown command; this server has QUINTET.CALL and QUINTET.METHODS"),
     }
     true
 }
@@ -394,38 +377,27 @@ fn text_of(error: &JsonError) -> String {
 }
 
 /// The only answer that differs between versions of the protocol.
-fn put_hello(version: u8, out: &mut Vec<u8>) {
-    let head = match version {
-        2 => "*12\r\n",
-        _ => "%6\r\n",
-    };
-    out.extend_from_slice(head.as_bytes());
+fn hello(resp3: bool) -> Reply {
+    let mut bytes = Vec::new();
+    let mut out = quintet_store::Reply::unbounded(&mut bytes, resp3);
+    out.map(6);
     for (name, value) in [
         ("server", "quintet"),
         ("version", env!("CARGO_PKG_VERSION")),
         ("mode", "standalone"),
         ("role", "master"),
     ] {
-        put_bulk(out, name.as_bytes());
-        put_bulk(out, value.as_bytes());
+        out.bulk(name.as_bytes());
+        out.bulk(value.as_bytes());
     }
-    put_bulk(out, b"proto");
-    out.extend_from_slice(format!(":{version}\r\n").as_bytes());
-    put_bulk(out, b"modules");
-    out.extend_from_slice(b"*0\r\n");
+    out.bulk(b"proto");
+    out.integer(if resp3 { 3 } else { 2 });
+    out.bulk(b"modules");
+    out.array(0);
+    Reply::Ready(bytes)
 }
 
-fn put_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(format!("${}\r\n", bytes.len()).as_bytes());
-    out.extend_from_slice(bytes);
-    out.extend_from_slice(b"\r\n");
-}
-
-fn put_error(out: &mut Vec<u8>, text: &str) {
-    out.push(b'-');
-    out.extend(
-        text.bytes()
-            .map(|it| if it.is_ascii_control() { b' ' } else { it }),
-    );
-    out.extend_from_slice(b"\r\n");
+/// Appends a reply; all but [`hello`] are the same in both versions of the protocol.
+const fn writer(out: &mut Vec<u8>) -> quintet_store::Reply<'_> {
+    quintet_store::Reply::unbounded(out, false)
 }

@@ -8,10 +8,13 @@
 
 use super::CallError;
 use quintet_replica::{CommandTime, GroupId, Level, past::Asking};
-use quintet_runtime::SubmitError;
+use quintet_runtime::{
+    SubmitError,
+    resp_client::{Reply, command, read},
+};
 use std::{
     collections::VecDeque,
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufReader, Write},
     net::{Shutdown, TcpStream, ToSocketAddrs},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -20,6 +23,8 @@ use std::{
 
 /// An answer is no longer.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
+/// Neither is the list of shards, nor has it more elements.
+const SHARDS_BYTES_MAX: usize = 1 << 16;
 /// More calls do not wait for one server.
 const WAITING_MAX: usize = 1 << 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -137,50 +142,6 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     Err(failed)
 }
 
-fn command(words: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
-}
-
-fn broken() -> io::Error {
-    io::Error::other("it is no server of calls")
-}
-
-/// Reads a line without its end.
-fn read_line(reader: &mut impl BufRead) -> io::Result<String> {
-    let mut line = Vec::new();
-    reader.take(1 << 16).read_until(b'\n', &mut line)?;
-    let line = line.strip_suffix(b"\r\n").ok_or_else(broken)?;
-    String::from_utf8(line.to_vec()).map_err(|_| broken())
-}
-
-/// Reads a bulk string or an error.
-fn read_reply(reader: &mut impl BufRead) -> io::Result<Result<Vec<u8>, String>> {
-    let head = read_line(reader)?;
-    if let Some(error) = head.strip_prefix('-') {
-        return Ok(Err(error.to_owned()));
-    }
-    let length = head
-        .strip_prefix('$')
-        .and_then(|it| it.parse::<usize>().ok());
-    let length = length
-        .filter(|it| *it <= ANSWER_BYTES_MAX)
-        .ok_or_else(broken)?;
-    // Grows with what has come, not with what was announced.
-    let mut bytes = Vec::new();
-    let read = reader.take(length as u64 + 2).read_to_end(&mut bytes)?;
-    if read != length + 2 {
-        return Err(broken());
-    }
-    bytes.truncate(length);
-    Ok(Ok(bytes))
-}
-
 impl Remote {
     pub fn new(address: &str) -> Arc<Self> {
         Arc::new(Self {
@@ -194,16 +155,15 @@ impl Remote {
         let mut stream = connect(&self.address)?;
         stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
         stream.write_all(&command(&[b"QUINTET.SHARDS"]))?;
-        let mut reader = BufReader::new(stream);
-        let head = read_line(&mut reader)?;
-        let count = head
-            .strip_prefix('*')
-            .and_then(|it| it.parse::<usize>().ok());
-        let texts = (0..count.ok_or_else(broken)?.min(1 << 10)).map(|_| {
-            let text = read_reply(&mut reader)?.map_err(io::Error::other)?;
-            String::from_utf8(text).map_err(|_| broken())
-        });
-        texts.collect()
+        let broken = || io::Error::other("it is no server of calls");
+        let Reply::List(texts) = read(&mut BufReader::new(stream), SHARDS_BYTES_MAX)? else {
+            return Err(broken());
+        };
+        let text = |text| match text {
+            Reply::Text(bytes) => String::from_utf8(bytes).map_err(|_| broken()),
+            _ => Err(broken()),
+        };
+        texts.into_iter().map(text).collect()
     }
 
     /// Sends a call; `on_answer` is called on the reader's thread, or here.
@@ -287,13 +247,14 @@ impl Drop for Remote {
 
 fn read_answers(stream: TcpStream, queue: &Queue) {
     let mut reader = BufReader::new(stream);
-    while let Ok(reply) = read_reply(&mut reader) {
+    while let Ok(reply) = read(&mut reader, ANSWER_BYTES_MAX) {
         let answer = match reply {
-            Ok(bytes) => Ok(bytes),
-            Err(code) => match Failure::read(&code) {
+            Reply::Text(bytes) => Ok(bytes),
+            Reply::Error(code) => match Failure::read(&code) {
                 Some(error) => Err(error),
                 None => break,
             },
+            _ => break,
         };
         let first = lock(queue).as_mut().and_then(VecDeque::pop_front);
         match first {

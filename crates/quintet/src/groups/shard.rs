@@ -6,15 +6,15 @@
 
 use super::{
     CallError, Pending, Time, Version, When,
-    answering::Answering,
     call::{Call, Kind, Told},
     calls::{Calls, Source, To},
     encoding,
+    remote::Wanted,
     service::{FieldOf, HasHistory, Methods, Reply, Versioned},
 };
-use quintet_replica::{CommandTime, GroupId, Level, past::Asking};
+use quintet_replica::{CommandTime, Level, past::Asking};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, sync::Arc};
 
 /// Which member is asked, and for which state.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,18 +27,16 @@ struct Route {
 /// A handle of one shard: cheap to clone, for any thread.
 pub struct Shard<S> {
     calls: Arc<Calls>,
-    name: Arc<str>,
-    group: GroupId,
+    source: Source,
     route: Route,
     service: PhantomData<fn() -> S>,
 }
 
 impl<S> Shard<S> {
-    pub(super) fn new(calls: &Arc<Calls>, name: Arc<str>, group: GroupId) -> Self {
+    pub(super) fn new(calls: &Arc<Calls>, source: Source) -> Self {
         Self {
             calls: calls.clone(),
-            name,
-            group,
+            source,
             route: Route::default(),
             service: PhantomData,
         }
@@ -55,8 +53,7 @@ impl<S> Clone for Shard<S> {
     fn clone(&self) -> Self {
         Self {
             calls: self.calls.clone(),
-            name: self.name.clone(),
-            group: self.group,
+            source: self.source.clone(),
             route: self.route,
             service: PhantomData,
         }
@@ -66,7 +63,9 @@ impl<S> Clone for Shard<S> {
 impl<S: Methods> fmt::Debug for Shard<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shard = formatter.debug_struct("Shard");
-        shard.field("service", &S::NAME).field("name", &self.name);
+        shard
+            .field("service", &S::NAME)
+            .field("name", &self.source.name);
         shard.finish_non_exhaustive()
     }
 }
@@ -89,16 +88,9 @@ impl<S> Shard<S> {
         method: u32,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Pending<R> {
-        let (pending, answering) = self.pending(true);
-        let source = Source {
-            name: self.name.clone(),
-            group: self.group,
-        };
-        let pending = pending.of(self.calls.clone(), source);
         let floor = self.calls.seen();
         let payload = Call::encode_with(Kind::Ordered(floor), method, write);
-        self.send(Level::Ordered, payload, answering);
-        pending
+        self.send(Wanted::Level(Level::Ordered), payload)
     }
 
     /// Calls a query.
@@ -107,55 +99,31 @@ impl<S> Shard<S> {
         method: u32,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Pending<R> {
-        let (pending, answering) = self.pending(false);
-        let (kind, asking) = match self.route.when {
-            None => {
-                let payload = Call::encode_with(Kind::Query, method, write);
-                let level = match self.route.is_stale {
-                    true => Level::Stale,
-                    false => Level::Linearizable,
-                };
-                self.send(level, payload, answering);
-                return pending;
-            }
-            Some(When::Version(version)) => (Kind::QueryAtVersion(version.0), Asking::known()),
-            Some(When::Time(time)) => (Kind::QueryAtTime, Asking::new(time.0)),
+        let (kind, wanted) = match self.route.when {
+            None if self.route.is_stale => (Kind::Query, Wanted::Level(Level::Stale)),
+            None => (Kind::Query, Wanted::Level(Level::Linearizable)),
+            Some(When::Version(version)) => (
+                Kind::QueryAtVersion(version.0),
+                Wanted::Past(Asking::known()),
+            ),
+            Some(When::Time(time)) => (Kind::QueryAtTime, Wanted::Past(Asking::new(time.0))),
         };
-        let payload = Call::encode_with(kind, method, write);
-        self.calls.ask_past(self.to(), asking, payload, answering);
-        pending
+        self.send(wanted, Call::encode_with(kind, method, write))
     }
 
     fn no_schema(&self) -> CallError {
         CallError::Schema {
-            shard: self.name.to_string(),
+            shard: self.source.name.to_string(),
         }
     }
 
-    fn pending<R: DeserializeOwned>(&self, is_ordered: bool) -> (Pending<R>, Answering) {
-        // The members' own deadline ends first and tells more.
-        let timeout = self.calls.deadline + Duration::from_secs(5);
-        Pending::new(self.name.clone(), timeout, is_ordered)
-    }
-
-    /// The members to be asked, the first one first.
-    fn members(&self) -> Vec<usize> {
-        match self.route.member {
+    fn send<R: DeserializeOwned>(&self, wanted: Wanted, payload: Vec<u8>) -> Pending<R> {
+        let members = match self.route.member {
             Some(member) => (member..self.calls.members()).take(1).collect(),
             None => self.calls.in_turn(),
-        }
-    }
-
-    fn send(&self, level: Level, payload: Vec<u8>, answering: Answering) {
-        self.calls.send(self.to(), level, payload, answering);
-    }
-
-    fn to(&self) -> To {
-        To {
-            shard: self.name.clone(),
-            group: self.group,
-            members: self.members(),
-        }
+        };
+        let source = self.source.clone();
+        Pending::send(&self.calls, To { source, members }, wanted, payload)
     }
 }
 
@@ -251,9 +219,7 @@ impl<S: Methods> Shard<S> {
     ) -> Result<Vec<Change<Option<F::Value>>>, CallError> {
         let asked = (F::key(key), limit as u64);
         let payload = Call::encode(Kind::History, field.number, &asked);
-        let (pending, answering) = self.pending(false);
-        self.send(Level::Linearizable, payload, answering);
-        let pending: Pending<Vec<Told>> = pending;
+        let pending: Pending<Vec<Told>> = self.send(Wanted::Level(Level::Linearizable), payload);
         let told = pending.wait()?.into_iter().map(|(version, time, value)| {
             let value = value.map(|bytes| encoding::decode(&bytes).ok_or(()));
             Ok(Change {

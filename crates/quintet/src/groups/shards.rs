@@ -2,7 +2,7 @@
 
 use super::{
     CallError, Shard, Time,
-    calls::Calls,
+    calls::{Calls, Source},
     service::{Methods, terms_of},
 };
 use quintet_replica::{CommandTime, GroupId};
@@ -26,6 +26,13 @@ pub(super) struct Known {
 }
 
 impl Known {
+    pub fn source(&self) -> Source {
+        Source {
+            name: self.name.clone(),
+            group: self.group,
+        }
+    }
+
     pub fn new(subgroup: &str, (number, count): (usize, usize), group: GroupId) -> Self {
         Self {
             subgroup: subgroup.into(),
@@ -92,7 +99,7 @@ impl Shards {
                 shard: known.name.to_string(),
             });
         }
-        Ok(Shard::new(&self.calls, known.name.clone(), known.group))
+        Ok(Shard::new(&self.calls, known.source()))
     }
 
     /// A handle of the shard of a subgroup that has this key: CRC-32C of the key modulo the number of

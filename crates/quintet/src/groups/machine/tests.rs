@@ -324,7 +324,7 @@ proptest! {
             } else {
                 let machine = &rig.machine;
                 seen[shard] = machine.header.version;
-                *floor = machine.newest_time().max(*floor);
+                *floor = machine.header.time.max(*floor);
             }
         }
         let times = shards.iter().flat_map(|rig| rig.machine.times.iter().copied());
@@ -555,7 +555,7 @@ proptest! {
                     let number = usize::from(hand_off.destination == "account/1");
                     let shard = &mut shards[number];
                     let executed = shard.deliver("payer/0", &hand_off).is_ok();
-                    let made = shard.machine.newest_time();
+                    let made = shard.machine.header.time;
                     prop_assert!(!executed || made > hand_off.time);
                     if executed && which % 2 == 0 {
                         known.remove(at);
