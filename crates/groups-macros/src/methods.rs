@@ -403,9 +403,6 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
         #[allow(unused_variables, private_interfaces)]
         impl ::quintet::groups::Methods for #service {
             const METHODS: &'static [::quintet::groups::Method] = &[#(#rows),*];
-            type Ordered = #ordered;
-            type Query = #query;
-
             fn call_of_json(
                 method: &str,
                 arguments: &str,
@@ -449,7 +446,15 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
             }
         }
 
-        #(#handles)*
+        ::quintet::groups::macros::handles! {
+            #(#handles)*
+
+            #[allow(private_interfaces)]
+            impl ::quintet::groups::Handles for #service {
+                type Ordered = #ordered;
+                type Query = #query;
+            }
+        }
 
         #values
     }

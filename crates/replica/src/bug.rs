@@ -192,6 +192,18 @@ crate::bugs! {
         "a segment of the journal goes when one group needs it no more";
     PersistedOfAnotherDriver "persisted_of_another_driver" 0 "groups"
         "a group is told that its writes are durable when those of another group are";
+    FloorIgnored "floor_ignored" 0 "services"
+        "a call may be earlier than what its caller has seen";
+    EffectBeforeItsCause "effect_before_its_cause" 0 "services"
+        "a hand-off may be executed at a time before that of its command";
+    HandOffExecutedTwice "hand_off_executed_twice" 0 "services"
+        "a shard does not remember which hand-offs it has executed";
+    HandOffSettledEarly "hand_off_settled_early" 0 "services"
+        "a shard forgets one hand-off more than was delivered";
+    HandOffsNotInSnapshot "hand_offs_not_in_snapshot" 0 "services"
+        "a state that comes from a snapshot has no hand-offs that wait";
+    PastWithoutRewind "past_without_rewind" 0 "services"
+        "a query of an earlier version sees the newest state";
     LateSealCounts "late_seal_counts" 0 "--faults all,ended"
         "an epoch ends though the end came too late";
 }

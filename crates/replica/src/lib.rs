@@ -49,9 +49,7 @@ mod transfer;
 mod wire;
 
 pub use batch::*;
-#[cfg(feature = "bugs")]
-pub use bug::Bug;
-pub use bug::{BugSpec, Injected};
+pub use bug::{Bug, BugSpec, Injected};
 pub use bytes::Bytes;
 pub use client_node::{ClientNode, FindProtocol};
 pub use clock_limit::{AHEAD_MAX, ClockLimit};

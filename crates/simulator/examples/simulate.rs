@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let worlds = match word(0, "").as_str() {
         "groups" => Some(Worlds::Pinned),
         "shards" => Some(Worlds::Shards),
+        "services" => Some(Worlds::Services),
         _ => None,
     };
     if let Some(worlds) = worlds {

@@ -20,6 +20,9 @@
 
 #![forbid(unsafe_code)]
 
+// The macros of services look for their items there.
+extern crate quintet_groups as quintet;
+
 mod bugs;
 mod campaign;
 pub mod checkers;

@@ -95,8 +95,9 @@ pub struct Simulate {
     machine: Option<Service>,
 
     /// Run worlds with several groups in each of 5 to 9 processes instead: 'pinned', whose members
-    /// are fixed, of any protocol, or 'shards', whose members follow the views of derecho. Protocol,
-    /// replicas and faults are drawn per seed
+    /// are fixed, of any protocol, 'shards', whose members follow the views of derecho, or
+    /// 'services', both kinds with services that hand calls off. Protocol, replicas and faults are
+    /// drawn per seed
     #[arg(long, value_name = "WORLDS", value_parser = groups::worlds, conflicts_with_all = [
         "protocol", "replicas", "faults", "durability", "transport", "set", "machine", "operations",
         "coverage", "exhaustive"])]

@@ -1,6 +1,7 @@
 //! Where an answer is put and waited for.
 
 use super::CallError;
+use quintet_runtime::SubmitError;
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     task::Waker,
@@ -37,5 +38,21 @@ impl Answering {
         if let State::Awaited(waker) = before {
             waker.wake();
         }
+    }
+}
+
+/// The error of a call that a member did not take.
+pub(super) fn not_taken(error: SubmitError, shard: &str) -> CallError {
+    match error {
+        SubmitError::NoQuorum => CallError::NoQuorum {
+            shard: shard.to_owned(),
+        },
+        SubmitError::Uncertain => CallError::Uncertain,
+        SubmitError::Busy => CallError::Busy,
+        SubmitError::TooLarge { bytes, bytes_max } => CallError::TooLarge { bytes, bytes_max },
+        SubmitError::DiskFull => CallError::DiskFull,
+        SubmitError::Stopped => CallError::Stopped,
+        SubmitError::NotYet => CallError::NotYet,
+        SubmitError::NotKept => CallError::NotKept,
     }
 }

@@ -7,7 +7,7 @@
 
 use super::{
     CallError,
-    answering::Answering,
+    answering::{Answering, not_taken},
     call,
     remote::{Remote, Wanted},
 };
@@ -189,7 +189,7 @@ impl Calls {
                 self.bag.wake();
             }
         }
-        answering.answer(answer.map_err(|error| CallError::of(error, &to.source.name)));
+        answering.answer(answer.map_err(|error| not_taken(error, &to.source.name)));
     }
 
     /// The next member to which there is a way.

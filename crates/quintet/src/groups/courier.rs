@@ -1,4 +1,4 @@
-//! Delivers hand-offs, see [`super::hand_off`].
+//! Delivers hand-offs, see [`quintet_groups::hand_off`].
 //!
 //! ```text
 //!   an answer with hand-offs, or a second later ──► outbox of the shard
@@ -10,11 +10,12 @@
 
 use super::{
     CallError, Pending,
-    call::{self, Call, Delivery, Kind, Made},
+    call::{self, Made},
     calls::{Calls, Source, To},
     hand_off::HandOff,
     remote::Wanted,
 };
+use quintet_groups::delivery;
 use quintet_replica::Level;
 use serde::de::DeserializeOwned;
 use std::{sync::Arc, thread::JoinHandle};
@@ -83,8 +84,8 @@ impl Calls {
 
     /// The first hand-off that waits for each destination.
     pub(super) fn waiting(self: &Arc<Self>, source: &Source) -> Result<Made, CallError> {
-        let payload = Call::encode(Kind::Outbox, 0, &None::<&str>);
-        self.ask(source, self.in_turn(), Level::Linearizable, payload)
+        let level = Level::Linearizable;
+        self.ask(source, self.in_turn(), level, delivery::waiting())
             .wait()
     }
 
@@ -107,19 +108,13 @@ impl Calls {
         let Some(target) = self.shards.iter().find(|it| *it.name == *destination) else {
             return Ok(false);
         };
-        let payload = Call::encode(Kind::Outbox, 0, &Some(destination));
+        let payload = delivery::first_of(destination);
         let asked = self.ask(source, self.in_turn(), Level::Linearizable, payload);
         let hand_offs: Vec<HandOff> = asked.wait()?;
         // All to the same member: it keeps their order.
         let members = self.in_turn();
         let pending = hand_offs.iter().map(|hand_off| {
-            let delivery = Delivery {
-                source: &source.name,
-                number: hand_off.number,
-                time: hand_off.time,
-                arguments: &hand_off.arguments,
-            };
-            let payload = Call::encode(Kind::Deliver, hand_off.method, &delivery);
+            let payload = delivery::deliver(&source.name, hand_off);
             let members = members.clone();
             let pending: Pending<call::Anything> =
                 self.ask(target, members, Level::Ordered, payload);
@@ -135,7 +130,7 @@ impl Calls {
         let Some(upto) = upto else {
             return Ok(false);
         };
-        let payload = Call::encode(Kind::Settle, 0, &(destination, upto));
+        let payload = delivery::settle(destination, upto);
         let settled: Pending<call::Anything> =
             self.ask(source, self.in_turn(), Level::Ordered, payload);
         settled.wait().map(|_| true)

@@ -1,12 +1,7 @@
 //! The services and shards that a program serves.
 
-use super::{
-    Retention,
-    hand_off::Destinations,
-    machine::ServiceMachine,
-    service::{JsonCall, Method, Methods, terms_of},
-    shards::Known,
-};
+use super::{Retention, hand_off::Destinations, machine::ServiceMachine, shards::Known};
+use quintet_groups::{JsonCall, Method, Methods, service::terms_of};
 use quintet_replica::StateMachine;
 use std::fmt;
 

@@ -14,13 +14,13 @@ use super::{
     hand_off::{Destination, Destinations},
     json::Callers,
     redis::CallServer,
-    service::Methods,
     shards::{Known, Shards},
 };
 use crate::{
     Cluster, Error,
     cluster::{Local, Own},
 };
+use quintet_groups::Methods;
 use quintet_replica::{
     At, GroupId, RestoreError, SnapshotProgress, StateMachine, Terms, digest::hash_wide,
 };

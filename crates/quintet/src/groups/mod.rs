@@ -69,49 +69,41 @@
 //! are replicated too, and have no past.
 
 mod answering;
-mod call;
 mod calls;
 mod client;
-mod context;
 mod courier;
-mod encoding;
 mod entry;
-mod error;
-mod fields;
 mod group;
-mod hand_off;
 mod json;
-mod machine;
 mod pending;
 mod redis;
 mod remote;
-mod service;
 mod shard;
 mod shards;
-mod when;
 
-pub use call::Done;
 pub use client::Client;
-pub use context::{CallContext, CallOf};
-pub use error::CallError;
-pub use fields::{Field, Key, Persistent, PersistentMap, ServiceMap, Value, Volatile, VolatileMap};
 pub use group::{Group, LocalGroup};
-pub use machine::Retention;
 pub use pending::Pending;
-pub use quintet_groups_macros::{Service, service};
-pub use redis::CallServer;
-pub use service::{
-    FieldOf, HasHistory, JsonCall, Method, MethodKind, Methods, Reply, Service, Versioned,
+pub use quintet_groups::{
+    CallContext, CallError, CallOf, Done, Field, FieldOf, HasHistory, JsonCall, Key, Method,
+    MethodKind, Methods, NoTime, Persistent, PersistentMap, Reply, Retention, Service, ServiceMap,
+    Time, Value, Version, Versioned, Volatile, VolatileMap, When, service,
 };
-pub use shard::{Change, Shard};
+use quintet_groups::{call, encoding, hand_off, machine};
+pub use redis::CallServer;
+pub use shard::{Change, Handles, Shard};
 pub use shards::Shards;
-pub use when::{NoTime, Time, Version, When};
 
 /// Items for the code of the macros.
 #[doc(hidden)]
 pub mod macros {
-    pub use super::{
-        fields::AnyField,
-        service::{JsonBytes, answer, answer_to_json, arguments, call_of_empty_json, call_of_json},
-    };
+    pub use crate::service_handles as handles;
+    pub use quintet_groups::macros::*;
+}
+
+/// The handles that a service's macro writes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! service_handles {
+    ($($item:tt)*) => { $($item)* };
 }

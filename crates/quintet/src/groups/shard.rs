@@ -10,8 +10,8 @@ use super::{
     calls::{Calls, Source, To},
     encoding,
     remote::Wanted,
-    service::{FieldOf, HasHistory, Methods, Reply, Versioned},
 };
+use quintet_groups::{FieldOf, HasHistory, Methods, Reply, Versioned};
 use quintet_replica::{CommandTime, Level, past::Asking};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{fmt, marker::PhantomData, sync::Arc};
@@ -22,6 +22,14 @@ struct Route {
     when: Option<When>,
     is_stale: bool,
     member: Option<usize>,
+}
+
+/// The handles with a service's methods. `#[service]` implements it.
+pub trait Handles: Methods {
+    /// A handle with the ordered methods.
+    type Ordered: From<Shard<Self>>;
+    /// A handle with the queries.
+    type Query: From<Shard<Self>>;
 }
 
 /// A handle of one shard: cheap to clone, for any thread.
@@ -127,7 +135,7 @@ impl<S> Shard<S> {
     }
 }
 
-impl<S: Methods> Shard<S> {
+impl<S: Handles> Shard<S> {
     /// Calls an ordered method. For the macro's code.
     pub fn call_ordered<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
         self.order(method, |out| encoding::append(arguments, out))
@@ -218,7 +226,7 @@ impl<S: Methods> Shard<S> {
         limit: usize,
     ) -> Result<Vec<Change<Option<F::Value>>>, CallError> {
         let asked = (F::key(key), limit as u64);
-        let payload = Call::encode(Kind::History, field.number, &asked);
+        let payload = Call::encode(Kind::History, field.number(), &asked);
         let pending: Pending<Vec<Told>> = self.send(Wanted::Level(Level::Linearizable), payload);
         let told = pending.wait()?.into_iter().map(|(version, time, value)| {
             let value = value.map(|bytes| encoding::decode(&bytes).ok_or(()));

@@ -3,8 +3,8 @@
 use super::{
     CallError, Shard, Time,
     calls::{Calls, Source},
-    service::{Methods, terms_of},
 };
+use quintet_groups::{Methods, service::terms_of};
 use quintet_replica::{CommandTime, GroupId};
 use quintet_runtime::layout;
 use std::{sync::Arc, time::SystemTime};

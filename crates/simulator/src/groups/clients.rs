@@ -16,14 +16,92 @@ use quintet_replica::{
 };
 
 /// A client asks again after this time.
-const RETRY: u64 = 400 * MILLISECOND;
+pub(super) const RETRY: u64 = 400 * MILLISECOND;
+
+/// The client or actor that waits for a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Client(usize),
+    /// Of the services.
+    Actor(usize),
+}
+
+/// A session in a group.
+#[derive(Debug)]
+pub(super) struct Session {
+    number: u64,
+    opened: bool,
+    /// The batch on its way opens it.
+    opening: bool,
+    pub sequence: u64,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            number: 1,
+            opened: false,
+            opening: false,
+            sequence: 0,
+        }
+    }
+}
+
+impl Session {
+    pub const fn id(&self, owner: u64) -> CommandId {
+        let session = SessionId {
+            owner,
+            number: self.number,
+        };
+        CommandId {
+            session,
+            sequence: self.sequence,
+        }
+    }
+
+    /// Puts its next command into a batch, and opens it where it is not open.
+    pub fn put(&mut self, owner: u64, batch: &mut BatchBuilder, payload: &[u8], now: u64) {
+        let id = self.id(owner);
+        self.opening = !self.opened;
+        if self.opening {
+            let first = CommandId { sequence: 0, ..id };
+            batch.push(first, RequestKind::Open, 0, &now.to_le_bytes());
+        }
+        batch.push(id, RequestKind::Command, 0, payload);
+    }
+
+    /// A result of that batch: whether the command was executed.
+    ///
+    /// # Errors
+    /// When the session has ended; the next one begins.
+    pub fn on_result(&mut self, status: RequestStatus) -> Result<bool, ()> {
+        let opening = std::mem::take(&mut self.opening);
+        match status {
+            RequestStatus::Done => {
+                self.opened = true;
+                Ok(!opening)
+            }
+            RequestStatus::OutOfOrder => Ok(false),
+            _ => {
+                self.end();
+                Err(())
+            }
+        }
+    }
+
+    /// The next one begins.
+    pub fn end(&mut self) {
+        *self = Self {
+            number: self.number + 1,
+            ..Self::default()
+        };
+    }
+}
 
 /// A group that a client works with.
 struct Home {
     group: usize,
-    session: u64,
-    opened: bool,
-    sequence: u64,
+    session: Session,
     /// Operations answered since the last fault.
     afterwards: u64,
 }
@@ -43,9 +121,7 @@ impl Client {
     fn of(groups: impl Iterator<Item = usize>) -> Self {
         let homes = groups.map(|group| Home {
             group,
-            session: 1,
-            opened: false,
-            sequence: 0,
+            session: Session::default(),
             afterwards: 0,
         });
         Self {
@@ -58,14 +134,15 @@ impl Client {
     }
 
     /// The clients of this many groups.
-    pub fn draw(worlds: Worlds, groups: usize, random: &mut Random) -> Vec<Self> {
+    pub fn draw(worlds: Worlds, groups: &[usize], random: &mut Random) -> Vec<Self> {
         let own = |group| Self::of([group].into_iter());
+        let all = groups.iter().copied();
         match worlds {
-            Worlds::Pinned => (0..groups).flat_map(|it| [own(it), own(it)]).collect(),
+            Worlds::Pinned | Worlds::Services => all.flat_map(|it| [own(it), own(it)]).collect(),
             Worlds::Shards => {
-                let mut clients: Vec<Self> = (0..groups).map(own).collect();
-                for _ in 0..3 {
-                    let mut several: Vec<usize> = (0..groups).collect();
+                let mut clients: Vec<Self> = all.map(own).collect();
+                for _ in 0..if groups.len() > 1 { 3 } else { 0 } {
+                    let mut several = groups.to_vec();
                     random.shuffle(&mut several);
                     several.truncate(random.between(2, 4) as usize);
                     clients.push(Self::of(several.into_iter()));
@@ -114,7 +191,7 @@ impl World {
             _ => Level::Ordered,
         };
         let home = &mut this.homes[this.home];
-        home.sequence += u64::from(level == Level::Ordered);
+        home.session.sequence += u64::from(level == Level::Ordered);
         this.level = level;
         let group = &mut self.groups[home.group];
         let number = group.history.invoke(client as u16, key, operation);
@@ -139,29 +216,38 @@ impl World {
         let Some(number) = this.number else {
             return;
         };
-        let home = &this.homes[this.home];
+        let home = &mut this.homes[this.home];
         let place = home.group;
         let group = &mut self.groups[place];
         let at = group.members[self.random.index(group.members.len())];
-        let session = SessionId {
-            owner: 1_000 + client as u64,
-            number: home.session,
-        };
+        let owner = 1_000 + client as u64;
         let mut batch = BatchBuilder::of(group.id);
-        let id = |sequence| CommandId { session, sequence };
         let recorded = *group.history.get(number);
         let payload = encode_command(number as u64, recorded.key, recorded.operation);
+        let id = home.session.id(owner);
         if this.level == Level::Ordered {
-            if !home.opened {
-                batch.push(id(0), RequestKind::Open, 0, &self.now.to_le_bytes());
-            }
-            group.history.sent(number, id(home.sequence));
-            batch.push(id(home.sequence), RequestKind::Command, 0, &payload);
+            group.history.sent(number, id);
+            home.session.put(owner, &mut batch, &payload, self.now);
         } else {
-            let id = id(number as u64 + 1);
+            let sequence = number as u64 + 1;
+            let id = CommandId { sequence, ..id };
             batch.push(id, RequestKind::Command, 0, &payload);
         }
-        let (level, tries, shares) = (this.level, this.tries, group.part != Part::Own);
+        let (level, tries) = (this.level, this.tries);
+        self.submit_to(at, place, Who::Client(client), tries, level, batch);
+    }
+
+    /// Submits a batch to a process, if it has a node of this group.
+    pub fn submit_to(
+        &mut self,
+        at: usize,
+        place: usize,
+        who: Who,
+        tries: u64,
+        level: Level,
+        mut batch: BatchBuilder,
+    ) {
+        let shares = self.groups[place].part != Part::Own;
         let Some(here) = self.processes[at].place(&self.ids, self.ids[place]) else {
             return;
         };
@@ -172,7 +258,7 @@ impl World {
         }
         let id = host.batch_next;
         host.batch_next += 1;
-        host.batches.insert(id, (client, tries));
+        host.batches.insert(id, (who, tries));
         let frontend = frontend(at, if shares { 0 } else { here }, boot);
         let submission = Submission {
             id: BatchId(id),
@@ -185,8 +271,12 @@ impl World {
 
     pub fn done(&mut self, at: usize, place: usize, batch: BatchId, outcome: Outcome) {
         let host = &mut self.processes[at].hosts[place];
-        let Some((client, tries)) = host.batches.remove(&batch.0) else {
+        let Some((who, tries)) = host.batches.remove(&batch.0) else {
             return;
+        };
+        let client = match who {
+            Who::Client(client) => client,
+            Who::Actor(actor) => return self.actor_done(actor, tries, &outcome),
         };
         let this = &mut self.clients[client];
         if this.tries != tries {
@@ -203,20 +293,23 @@ impl World {
         let (place, mut answered) = (home.group, false);
         let group = &mut self.groups[place];
         for (status, reply) in Results::new(&bytes) {
-            match (status, decode_reply(reply)) {
-                (RequestStatus::Done, Some(reply)) => {
+            let executed = match is_command {
+                true => home.session.on_result(status),
+                false => Ok(status == RequestStatus::Done),
+            };
+            match executed.map(|executed| executed.then(|| decode_reply(reply))) {
+                Ok(None) => {}
+                Ok(Some(reply)) => {
                     this.number = None;
                     home.afterwards += u64::from(self.calm);
-                    group.history.done(number, reply);
+                    group
+                        .history
+                        .done(number, reply.expect("a reply of the registers"));
                     answered = true;
                 }
-                (RequestStatus::Done, None) => home.opened = true,
-                (RequestStatus::OutOfOrder, _) => {}
-                (status, _) => {
+                Err(()) => {
                     // A session that cannot be used any more.
                     this.number = None;
-                    home.session += 1;
-                    (home.opened, home.sequence) = (false, 0);
                     group.history.end(number, Fate::Uncertain);
                     if status != RequestStatus::OpenRefused {
                         let what = format!("operation {number} was answered {status:?}");

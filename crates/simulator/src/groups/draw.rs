@@ -11,6 +11,8 @@ pub enum Worlds {
     Pinned,
     /// Shards whose members follow one view, with some groups whose members are fixed.
     Shards,
+    /// Of both kinds, whose groups run services that hand calls off to one another.
+    Services,
 }
 
 /// How a group is served.

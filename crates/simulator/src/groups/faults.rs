@@ -119,8 +119,8 @@ impl World {
 
     fn pause(&mut self) -> u64 {
         let most = match self.worlds {
-            Worlds::Pinned => 200,
             Worlds::Shards => [100, 400, 1_200][self.random.index(3)],
+            Worlds::Pinned | Worlds::Services => 200,
         };
         self.random.between(2 * MILLISECOND, most * MILLISECOND)
     }
@@ -134,8 +134,8 @@ impl World {
         let at = self.random.index(self.processes.len());
         let pause = self.pause();
         match self.worlds {
-            Worlds::Pinned => self.inject_any(at, pause),
             Worlds::Shards => self.inject_in_shards(at, pause),
+            Worlds::Pinned | Worlds::Services => self.inject_any(at, pause),
         }
     }
 
@@ -228,8 +228,8 @@ impl World {
         self.count("crash of all");
         for at in all {
             let pause = match self.worlds {
-                Worlds::Pinned => pause,
                 Worlds::Shards => self.pause(),
+                Worlds::Pinned | Worlds::Services => pause,
             };
             self.crash(at, pause);
         }

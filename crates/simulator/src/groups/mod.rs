@@ -16,6 +16,7 @@ mod faults;
 mod links;
 mod nodes;
 mod process;
+mod services;
 mod views;
 mod world;
 

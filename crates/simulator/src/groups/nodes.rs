@@ -8,6 +8,7 @@
 use super::{
     draw::{Part, Worlds},
     process::{Host, Kept, Order, View},
+    services,
     world::{CLUSTER, EPOCH, Event, KEYS, MILLISECOND, World, frontend},
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
 use quintet_replica::{
     Boot, Bytes, Deadline, Durability, Effect, Epoch, Executed, ExecutorLimits, GroupId,
     GroupIndex, HaltKind, Incarnation, Input, Node, NodeSetup, Output, Recipients, RecoveredBytes,
-    ReplicaId, ReplicaSet, SnapshotInfo, Time, Voters, Wake,
+    ReplicaId, ReplicaSet, SnapshotInfo, StateMachine, Time, Voters, Wake,
     journal::{Found, GroupEpoch},
     put_frame,
 };
@@ -58,7 +59,8 @@ impl World {
         let seed = self.random.draw();
         let boot = self.processes[at].boot;
         let group = &self.groups[self.processes[at].hosts[place].group];
-        let (part, entry) = (group.part, group.entry);
+        let (part, entry, service) = (group.part, group.entry, group.service);
+        let destinations = self.destinations_of(self.processes[at].hosts[place].group);
         let teller = match part {
             Part::Own | Part::Top => place,
             Part::Shard(_) => 0,
@@ -95,7 +97,7 @@ impl World {
                 number: EPOCH,
                 members: voters.len(),
                 options: match part {
-                    Part::Own => Vec::new(),
+                    Part::Own => self.bugs.clone(),
                     Part::Top | Part::Shard(_) => self.options.clone(),
                 },
                 secret: [7; 32],
@@ -114,7 +116,10 @@ impl World {
                 ..ExecutorLimits::default()
             },
         };
-        let machine = Box::new(Registers::new(KEYS, 5_000, 1024));
+        let machine: Box<dyn StateMachine> = match service {
+            true => services::machine(self.retention, &destinations, self.bug),
+            false => Box::new(Registers::new(KEYS, 5_000, 1024)),
+        };
         let machine = Box::new(Recorder::new(machine, host.record.clone()));
         let made = match part {
             // Makes the protocol count the members by their ranks.
@@ -177,6 +182,7 @@ impl World {
         if let Some(node) = &mut host.node {
             let view = View {
                 now: self.now,
+                ahead: process.ahead,
                 snapshots: &host.snapshots,
                 arriving: Host::arriving(host.writing.as_ref(), &host.written),
             };
@@ -300,8 +306,10 @@ impl World {
             let by = at as u16;
             let first = group.agreement.executed(by, *position, *time, &applied);
             let checked = first.and_then(|first| match first {
-                true => (applied.iter()).try_for_each(|one| group.order.executed(*position, one)),
-                false => Ok(()),
+                true if !group.service => {
+                    (applied.iter()).try_for_each(|one| group.order.executed(*position, one))
+                }
+                _ => Ok(()),
             });
             if let Err(violation) = checked {
                 self.violation.get_or_insert(violation);

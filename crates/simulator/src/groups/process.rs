@@ -1,5 +1,6 @@
 //! A process with a node per group and one journal for all of them.
 
+use super::clients::Who;
 use crate::{
     disk::{DiskError, Files},
     machine::Record,
@@ -59,8 +60,8 @@ pub(super) struct Host {
     /// The last slot of its log on the disk.
     pub end: Slot,
     pub batch_next: u64,
-    /// By batch: the client that waits for it, and the number of its try.
-    pub batches: BTreeMap<u64, (usize, u64)>,
+    /// By batch: who waits for it, and the number of its try.
+    pub batches: BTreeMap<u64, (Who, u64)>,
 }
 
 /// See the module.
@@ -84,6 +85,8 @@ pub(super) struct Process {
     pub syncs: u64,
     /// Syncs take this many times longer.
     pub slow: u64,
+    /// How far its clock is ahead, which it does not know.
+    pub ahead: u64,
 }
 
 /// The newest durable write of each group, and the length of the next sync.
@@ -106,6 +109,7 @@ impl Process {
             boot: 0,
             syncs: 0,
             slow: 1,
+            ahead: 0,
         }
     }
 
@@ -355,6 +359,8 @@ impl Host {
 /// The process, as its nodes see it.
 pub(super) struct View<'a> {
     pub now: u64,
+    /// How far its clock is ahead.
+    pub ahead: u64,
     pub snapshots: &'a [Kept],
     /// The one that comes from a peer, as far as it is here.
     pub arriving: Option<(Executed, &'a [u8])>,
@@ -366,10 +372,11 @@ impl World for View<'_> {
     }
 
     fn clock(&self) -> ClockReading {
+        let now = self.now + self.ahead;
         ClockReading {
-            now: self.now,
-            earliest: self.now.saturating_sub(1_000),
-            latest: self.now + 1_000,
+            now,
+            earliest: now.saturating_sub(1_000),
+            latest: now + 1_000,
             deviation: 300,
         }
     }

@@ -7,6 +7,7 @@ use super::{
     faults::Victim,
     links::Line,
     process::{Host, Process},
+    services::{Actor, Answers},
     views::Views,
 };
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
     queue::Queue,
     random::Random,
 };
+use quintet::Retention;
 use quintet_replica::{
     Bytes, ClusterId, Durability, Effect, Entry, EpochNumber, FrontendId, GroupId, Injected, Input,
     Node, Output, Peer, ReplicaId, SnapshotInfo, TimerKey,
@@ -39,6 +41,8 @@ pub(super) struct Group {
     pub durability: Durability,
     /// The processes that have a node of it.
     pub members: Vec<usize>,
+    /// It runs a service, see [`services`](super::services).
+    pub service: bool,
     pub history: History,
     pub agreement: Agreement,
     pub order: ExactlyOnce,
@@ -80,6 +84,10 @@ pub(super) enum Event {
     Crash(usize, u64),
     Ask(usize),
     Retry(usize, u64),
+    /// Of an actor of the services.
+    Act(usize),
+    ActAgain(usize, u64),
+    Waited(usize, u64),
     Fault,
     Heal(usize, usize),
     Quick(usize),
@@ -95,9 +103,15 @@ pub(super) struct World {
     pub ids: Vec<GroupId>,
     /// Of the first group, where it serves shards.
     pub options: Vec<(String, String)>,
+    /// The option of all protocols that injects one.
+    pub bugs: Vec<(String, String)>,
     pub processes: Vec<Process>,
     pub lines: BTreeMap<(usize, usize), Line>,
     pub clients: Vec<Client>,
+    pub actors: Vec<Actor>,
+    pub answers: Answers,
+    /// Of the services.
+    pub retention: Retention,
     pub outputs: Vec<Output>,
     pub foreign: Vec<(GroupId, Effect)>,
     pub later: VecDeque<(usize, usize, Input)>,
@@ -109,6 +123,19 @@ pub(super) struct World {
     pub views: Views,
     /// The place of the next fault: its mark, the fault's name and victims.
     pub trap: Option<(&'static str, &'static str, Victim)>,
+}
+
+/// How much of the past the services keep.
+fn retention(little: bool) -> Retention {
+    let all = Retention::default();
+    match little {
+        true => Retention {
+            versions: 40,
+            age: Some(std::time::Duration::from_secs(2)),
+            ..all
+        },
+        false => all,
+    }
 }
 
 /// A bug of the journal or the node, or the option that injects one into the first group's protocol.
@@ -141,12 +168,25 @@ impl World {
     pub fn new(worlds: Worlds, seed: u64, bug: Option<&str>, tells: bool) -> Self {
         let mut random = Random::new(seed);
         let count = random.between(5, 9) as usize;
-        let mut drawn = match worlds {
-            Worlds::Pinned => draw::fixed(count, &mut random),
-            Worlds::Shards => draw::shards(count, &mut random),
+        let serve = worlds == Worlds::Services;
+        let worlds = match worlds {
+            Worlds::Services if random.chance(500) => Worlds::Shards,
+            Worlds::Services => Worlds::Pinned,
+            other => other,
         };
+        let mut drawn = match worlds {
+            Worlds::Shards => draw::shards(count, &mut random),
+            Worlds::Pinned | Worlds::Services => draw::fixed(count, &mut random),
+        };
+        // A bug of nodes or services is in the options of all protocols.
+        let named = bug.map(|name| ("bug".to_owned(), name.to_owned()));
         let (bug, option) = injected(bug);
+        let bugs: Vec<(String, String)> = match serve && option.is_none() {
+            true => named.into_iter().collect(),
+            false => Vec::new(),
+        };
         drawn.options.extend(option);
+        drawn.options.extend(bugs.iter().cloned());
         let groups: Vec<Group> = (drawn.all.into_iter())
             .map(|of| Group {
                 id: of.id,
@@ -154,6 +194,7 @@ impl World {
                 entry: of.entry,
                 durability: of.durability,
                 members: of.members,
+                service: serve && of.part != Part::Top,
                 history: History::default(),
                 agreement: Agreement::default(),
                 order: ExactlyOnce::default(),
@@ -167,15 +208,26 @@ impl World {
                 Process::new(here.map(|(place, _)| Host::new(place)).collect())
             })
             .collect();
+        let registers = groups.iter().enumerate().filter(|(_, of)| !of.service);
+        let registers: Vec<usize> = registers.map(|(place, _)| place).collect();
+        let clients = Client::draw(worlds, &registers, &mut random);
+        let actors = match serve {
+            true => Actor::draw(&mut random),
+            false => Vec::new(),
+        };
         let mut world = Self {
             bug,
             now: SECOND,
             queue: Queue::new(),
             worlds,
             ids: groups.iter().map(|group| group.id).collect(),
-            clients: Client::draw(worlds, groups.len(), &mut random),
+            clients,
+            actors,
+            answers: Answers::default(),
+            retention: retention(serve && seed.is_multiple_of(3)),
             groups,
             options: drawn.options,
+            bugs,
             lines: BTreeMap::new(),
             outputs: Vec::new(),
             foreign: Vec::new(),
@@ -189,12 +241,21 @@ impl World {
             trap: None,
             random,
         };
+        for process in &mut world.processes {
+            if serve && world.random.chance(600) {
+                process.ahead = world.random.below(400 * MILLISECOND);
+            }
+        }
         for a in 0..count {
             for b in a + 1..count {
                 world.lines.insert((a, b), Line::default());
             }
             let at = world.now + world.random.below(5 * MILLISECOND);
             world.queue.push(at, Event::Start(a));
+        }
+        for actor in 0..world.actors.len() {
+            let at = world.now + world.random.below(100 * MILLISECOND);
+            world.queue.push(at, Event::Act(actor));
         }
         for client in 0..world.clients.len() {
             let at = world.now + world.random.below(100 * MILLISECOND);
@@ -241,14 +302,14 @@ impl World {
         self.say(|| format!("{} {options:?}", shape.join("; ")));
         let begin = self.now;
         let faults = match self.worlds {
-            Worlds::Pinned => 3,
             Worlds::Shards => 5,
+            Worlds::Pinned | Worlds::Services => 3,
         };
         self.run_until(begin + faults * SECOND, |_| false);
         self.heal();
         let healed = self.now;
         let busy = self.run_until(healed + TIMEOUT, |world| {
-            world.clients.iter().all(Client::is_done)
+            world.clients.iter().all(Client::is_done) && world.actors.iter().all(Actor::is_done)
         });
         let calm = self.now;
         let equal = busy && self.run_until(calm + TIMEOUT, Self::is_equal);
@@ -259,6 +320,7 @@ impl World {
             self.check_groups();
         }
         found.acknowledged = self.groups.iter().map(|g| g.history.acknowledged).sum();
+        found.acknowledged += self.answers.acknowledged();
         found.violation = self.violation;
         found.counts = self.counts;
         found.lines = self.lines_told.unwrap_or_default();
@@ -363,6 +425,10 @@ impl World {
                     }
                 }
             }
+            if self.groups[place].service {
+                let checked = self.check_service(place);
+                self.demand(checked);
+            }
             let group = &self.groups[place];
             let name = group.entry.info.name;
             let same = states.windows(2).all(|pair| pair[0].2 == pair[1].2);
@@ -425,6 +491,9 @@ impl World {
             Event::Crash(at, pause) => self.maybe_crash(at, pause),
             Event::Ask(client) => self.ask(client),
             Event::Retry(client, tries) => self.retry(client, tries),
+            Event::Act(actor) => self.act(actor),
+            Event::ActAgain(actor, tries) => self.act_again(actor, tries),
+            Event::Waited(actor, tries) => self.waited(actor, tries),
             Event::Fault => self.inject(),
             Event::Heal(a, b) => {
                 if let Some(line) = self.lines.get_mut(&pair(a, b)) {

@@ -13,7 +13,8 @@ pub(super) fn worlds(text: &str) -> Result<Worlds, String> {
     match text {
         "pinned" => Ok(Worlds::Pinned),
         "shards" => Ok(Worlds::Shards),
-        _ => Err(format!("'{text}' is neither pinned nor shards")),
+        "services" => Ok(Worlds::Services),
+        _ => Err(format!("'{text}' is none of pinned, shards, services")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The context of an ordered call, and calls as values.
 
-use super::{
+use crate::{
     Time, Version, encoding,
     hand_off::{Destinations, WAITING_MAX},
     service::Service,
@@ -28,7 +28,7 @@ pub struct CallContext<'a> {
 }
 
 impl<'a> CallContext<'a> {
-    pub(super) const fn new(
+    pub(crate) const fn new(
         at: At,
         time: u64,
         version: u64,
@@ -46,7 +46,7 @@ impl<'a> CallContext<'a> {
     }
 
     /// Whether there is a version, and what is handed off.
-    pub(super) fn into_parts(self) -> (bool, Vec<(String, u32, Vec<u8>)>) {
+    pub(crate) fn into_parts(self) -> (bool, Vec<(String, u32, Vec<u8>)>) {
         (self.makes_version, self.hand_offs)
     }
 
@@ -104,8 +104,8 @@ impl<'a> CallContext<'a> {
 
 /// A call as a value, to be handed off: `Cache::calls().fill(…)`.
 pub struct CallOf<S> {
-    pub(super) method: u32,
-    pub(super) arguments: Vec<u8>,
+    pub(crate) method: u32,
+    pub(crate) arguments: Vec<u8>,
     service: PhantomData<fn() -> S>,
 }
 

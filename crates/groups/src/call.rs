@@ -5,19 +5,21 @@
 //!   answer  0, version, time │ value │ hand-offs, their length in four bytes      or      1 │ fault
 //! ```
 
-use super::{CallError, Time, Version, encoding};
+use crate::{CallError, Time, Version, encoding};
 use quintet_replica::CommandTime;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 
 /// The kinds of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// With the highest time that its caller has seen: its own is later.
     Ordered(u64),
+    /// A query of the newest state.
     Query,
     /// As of the time that the read of the past was asked for.
     QueryAtTime,
+    /// A query of the state of this version.
     QueryAtVersion(u64),
     /// The values that a field had; the method is the field.
     History,
@@ -31,10 +33,14 @@ pub(super) enum Kind {
 
 /// A call that was handed off, as it is delivered.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Delivery<'a> {
+pub struct Delivery<'a> {
+    /// The shard that has handed it off, SUBGROUP/NUMBER.
     pub source: &'a str,
+    /// Its number among those from that shard to this one, from 1.
     pub number: u64,
+    /// The time of the command that made it.
     pub time: u64,
+    /// As encoded by the macro's code.
     pub arguments: &'a [u8],
 }
 
@@ -55,13 +61,17 @@ impl Kind {
 
 /// A call as it travels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a> {
+pub struct Call<'a> {
+    /// The kind of call.
     pub kind: Kind,
+    /// The method's number.
     pub method: u32,
+    /// As encoded by the macro's code.
     pub arguments: &'a [u8],
 }
 
 impl<'a> Call<'a> {
+    /// The bytes of a call.
     pub fn encode(kind: Kind, method: u32, arguments: &impl Serialize) -> Vec<u8> {
         Self::encode_with(kind, method, |out| encoding::append(arguments, out))
     }
@@ -77,6 +87,7 @@ impl<'a> Call<'a> {
         bytes
     }
 
+    /// The call that these bytes are; `None` if they are none.
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first()?;
         let (method, rest) = rest.split_first_chunk()?;
@@ -106,10 +117,10 @@ impl<'a> Call<'a> {
 }
 
 /// Which hand-offs a call has made: destination and number.
-pub(super) type Made = Vec<(String, u64)>;
+pub type Made = Vec<(String, u64)>;
 
 /// A value of a field's past: the version that made it, its time, its encoding.
-pub(super) type Told = (u64, u64, Option<Vec<u8>>);
+pub type Told = (u64, u64, Option<Vec<u8>>);
 
 /// Why the service itself did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,10 +170,10 @@ pub enum Fault {
 const ANSWER_HEAD: usize = 17;
 
 /// Where an answer that is being written begins.
-pub(super) struct Answer(usize);
+pub struct Answer(usize);
 
 /// Begins an answer; the value is appended to it.
-pub(super) fn begin_answer(reply: &mut Vec<u8>) -> Answer {
+pub fn begin_answer(reply: &mut Vec<u8>) -> Answer {
     let begins = reply.len();
     reply.resize(begins + ANSWER_HEAD, 0);
     Answer(begins)
@@ -184,7 +195,7 @@ impl Answer {
 }
 
 /// Answers with a fault.
-pub(super) fn put_fault(reply: &mut Vec<u8>, fault: &Fault) {
+pub fn put_fault(reply: &mut Vec<u8>, fault: &Fault) {
     reply.push(1);
     encoding::append(fault, reply);
 }
@@ -208,12 +219,12 @@ fn split_hand_offs(rest: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Whether the call has made any.
-pub(super) fn has_hand_offs(answer: &[u8]) -> bool {
+pub fn has_hand_offs(answer: &[u8]) -> bool {
     answer.len() > ANSWER_HEAD && answer[0] == 0 && !answer.ends_with(&[0; 4])
 }
 
 /// The hand-offs that a call has made, if it was answered.
-pub(super) fn hand_offs_of(answer: &[u8]) -> Made {
+pub fn hand_offs_of(answer: &[u8]) -> Made {
     let rest = answer.get(ANSWER_HEAD..).filter(|_| answer[0] == 0);
     let made = rest.and_then(split_hand_offs).map(|(_, made)| made);
     let made = made.filter(|made| !made.is_empty());
@@ -221,7 +232,7 @@ pub(super) fn hand_offs_of(answer: &[u8]) -> Made {
 }
 
 /// The time in an answer, if it is one.
-pub(super) fn time_of(answer: &[u8]) -> Option<u64> {
+pub fn time_of(answer: &[u8]) -> Option<u64> {
     let head = answer.get(..ANSWER_HEAD).filter(|head| head[0] == 0)?;
     head[9..]
         .first_chunk()
@@ -230,7 +241,7 @@ pub(super) fn time_of(answer: &[u8]) -> Option<u64> {
 
 /// An answer whose value is of no interest, whatever it is.
 #[derive(Debug)]
-pub(super) struct Anything;
+pub struct Anything;
 
 impl<'de> Deserialize<'de> for Anything {
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
@@ -238,7 +249,11 @@ impl<'de> Deserialize<'de> for Anything {
     }
 }
 
-pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
+/// An answer with its value.
+///
+/// # Errors
+/// The call's own, or [`CallError::Schema`] when the bytes are no such answer.
+pub fn read_answer<R: serde::de::DeserializeOwned>(
     bytes: &[u8],
     shard: &str,
 ) -> Result<Done<R>, CallError> {
@@ -258,7 +273,7 @@ pub(super) fn read_answer<R: serde::de::DeserializeOwned>(
 }
 
 /// An answer whose value is still encoded.
-pub(super) fn open_answer<'a>(bytes: &'a [u8], shard: &str) -> Result<Done<&'a [u8]>, CallError> {
+pub fn open_answer<'a>(bytes: &'a [u8], shard: &str) -> Result<Done<&'a [u8]>, CallError> {
     let malformed = || CallError::Schema {
         shard: shard.to_owned(),
     };
@@ -286,12 +301,12 @@ thread_local! {
 }
 
 /// Whether this thread is executing a handler, which must not wait for another.
-pub(super) fn is_inside() -> bool {
+pub fn is_inside() -> bool {
     INSIDE.get()
 }
 
 /// Executes a handler; a panic is given back as its text.
-pub(super) fn guarded<T>(handler: impl FnOnce() -> T) -> Result<T, String> {
+pub fn guarded<T>(handler: impl FnOnce() -> T) -> Result<T, String> {
     struct Leave(bool);
     impl Drop for Leave {
         fn drop(&mut self) {

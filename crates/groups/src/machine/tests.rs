@@ -1,9 +1,7 @@
 //! A model beside the machine: versions, cuts, hand-offs, snapshots, bad bytes.
 
 use super::*;
-use crate::groups::{
-    CallError, Done, Persistent, PersistentMap, Service, Version, VolatileMap, service,
-};
+use crate::{CallError, Done, Persistent, PersistentMap, Service, Version, VolatileMap, service};
 use proptest::prelude::*;
 use quintet_replica::{CommandTime, Position};
 use std::collections::BTreeMap;
@@ -479,7 +477,7 @@ impl Account {
 
 fn payer() -> Rig<Account> {
     let mut rig = Rig::<Account>::new(Retention::default());
-    let destinations = Destinations(vec![crate::groups::hand_off::Destination {
+    let destinations = Destinations(vec![crate::hand_off::Destination {
         subgroup: "account".to_owned(),
         service: "Account",
         shards: 2,

@@ -14,7 +14,7 @@
 //! [`Retention`] bounds the past. It is the same at every member, so the horizon and the content of
 //! snapshots are, too.
 
-use super::{
+use crate::{
     call::{self, Call, Delivery, Fault, Kind, Made, Told},
     context::CallContext,
     encoding,
@@ -23,7 +23,8 @@ use super::{
     service::{Methods, terms_of},
 };
 use quintet_replica::{
-    At, DigestBegun, PastAnswer, RestoreError, SnapshotProgress, StateMachine, StateSum,
+    At, Bug, DigestBegun, Injected, PastAnswer, RestoreError, SnapshotProgress, StateMachine,
+    StateSum,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::VecDeque, time::Duration};
@@ -84,7 +85,7 @@ enum Record {
 }
 
 /// A service around which the rest of Quintet is built.
-pub(super) struct ServiceMachine<S> {
+pub struct ServiceMachine<S> {
     service: S,
     retention: Retention,
     destinations: Destinations,
@@ -92,6 +93,7 @@ pub(super) struct ServiceMachine<S> {
     header: Header,
     /// Of the versions from the horizon on.
     times: VecDeque<u64>,
+    injected: Injected,
     snapshot: Option<Copying<S>>,
     digest: Option<(Copying<S>, StateSum)>,
     restored: Vec<u8>,
@@ -99,6 +101,8 @@ pub(super) struct ServiceMachine<S> {
 }
 
 impl<S: Methods> ServiceMachine<S> {
+    /// A shard at its beginning.
+    #[must_use]
     pub fn new(retention: Retention) -> Self {
         let mut service = S::default();
         // A program whose services cannot be kept does not start.
@@ -113,6 +117,7 @@ impl<S: Methods> ServiceMachine<S> {
                 ..Header::default()
             },
             times: VecDeque::from([0]),
+            injected: Injected::default(),
             snapshot: None,
             digest: None,
             restored: Vec::new(),
@@ -123,6 +128,13 @@ impl<S: Methods> ServiceMachine<S> {
     /// The same where it may hand calls off.
     pub fn handing_off_to(mut self, destinations: Destinations) -> Self {
         self.destinations = destinations;
+        self
+    }
+
+    /// The same with a bug, where the build has them.
+    #[must_use]
+    pub fn with_injected(mut self, injected: Injected) -> Self {
+        self.injected = injected;
         self
     }
 
@@ -167,7 +179,7 @@ impl<S: Methods> ServiceMachine<S> {
                 let delivery: Option<Delivery<'_>> = encoding::decode(call.arguments);
                 let it = delivery.ok_or(Fault::Schema)?;
                 let executed = self.hand_offs.executed(it.source);
-                if it.number <= executed {
+                if it.number <= executed && !self.injected.is(Bug::HandOffExecutedTwice) {
                     self.answer(reply, |_| {});
                     return Ok(());
                 }
@@ -178,14 +190,19 @@ impl<S: Methods> ServiceMachine<S> {
                     arguments: it.arguments,
                     ..call
                 };
-                self.execute(at, it.time, call, reply)?;
+                let cause = match self.injected.is(Bug::EffectBeforeItsCause) {
+                    true => 0,
+                    false => it.time,
+                };
+                self.execute(at, cause, call, reply)?;
                 self.hand_offs.set_executed(it.source, it.number);
                 Ok(())
             }
             Kind::Settle => {
                 let settled: Option<(&str, u64)> = encoding::decode(call.arguments);
                 let (destination, upto) = settled.ok_or(Fault::Schema)?;
-                self.hand_offs.settle(destination, upto);
+                let early = u64::from(self.injected.is(Bug::HandOffSettledEarly));
+                self.hand_offs.settle(destination, upto + early);
                 self.answer(reply, |_| {});
                 Ok(())
             }
@@ -217,6 +234,10 @@ impl<S: Methods> ServiceMachine<S> {
                 bytes_max: ARGUMENTS_MAX as u64,
             });
         }
+        let floor = match self.injected.is(Bug::FloorIgnored) && call.kind != Kind::Deliver {
+            true => 0,
+            false => floor,
+        };
         let ahead = floor.saturating_sub(at.time.0);
         if ahead > AHEAD_MAX {
             return Err(Fault::ClockSkew { ahead });
@@ -392,7 +413,10 @@ impl<S: Methods> ServiceMachine<S> {
             }
             Record::HandOff => {
                 let hand_off: Option<HandOff> = encoding::decode(bytes);
-                self.hand_offs.restore(hand_off.ok_or_else(broken)?)?;
+                let hand_off = hand_off.ok_or_else(broken)?;
+                if !self.injected.is(Bug::HandOffsNotInSnapshot) {
+                    self.hand_offs.restore(hand_off)?;
+                }
             }
             Record::End => self.ended = true,
         }
@@ -560,7 +584,9 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
         let asked = match version.and_then(|version| Some((version, self.time_of(version)?))) {
             Some((version, time)) => {
                 let mut past = self.service.fork();
-                past.each_mut(&mut |_, field| field.rewind(version));
+                if !self.injected.is(Bug::PastWithoutRewind) {
+                    past.each_mut(&mut |_, field| field.rewind(version));
+                }
                 self.ask(&past, call, (version, time), reply)
             }
             None if matches!(call.kind, Kind::QueryAtTime | Kind::QueryAtVersion(_)) => {
@@ -581,7 +607,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     }
 
     fn terms(&self) -> quintet_replica::Terms {
-        let number = |method: &super::service::Method| {
+        let number = |method: &crate::service::Method| {
             let name = format!("{}.{}", S::NAME, method.name);
             (name, u64::from(method.terms))
         };
@@ -630,7 +656,10 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
 
     fn begin_restore(&mut self) {
         let destinations = std::mem::take(&mut self.destinations);
-        *self = Self::new(self.retention).handing_off_to(destinations);
+        let injected = self.injected;
+        *self = Self::new(self.retention)
+            .handing_off_to(destinations)
+            .with_injected(injected);
         self.service.each_mut(&mut |_, field| field.empty());
     }
 

@@ -1,9 +1,8 @@
 //! The traits that the macros implement: a service as a list of fields and a list of methods.
 
-use super::{
+use crate::{
     CallContext, encoding,
     fields::{AnyField, Persistent, PersistentMap},
-    shard::Shard,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
@@ -63,10 +62,6 @@ pub struct Method {
 pub trait Methods: Service {
     /// All methods that can be called.
     const METHODS: &'static [Method];
-    /// A handle with the ordered methods.
-    type Ordered: From<Shard<Self>>;
-    /// A handle with the queries.
-    type Query: From<Shard<Self>>;
 
     /// A call by the name of its method, with the arguments as an array in JSON; `None` if there is no
     /// such method.
@@ -96,10 +91,10 @@ pub trait Methods: Service {
 pub trait Reply: Serialize + DeserializeOwned + Send + 'static {}
 impl<T: Serialize + DeserializeOwned + Send + 'static> Reply for T {}
 
-/// A field of a service, for [`Shard::history`].
+/// A field of a service, for queries of its past.
 #[derive(Debug)]
 pub struct FieldOf<S, F> {
-    pub(super) number: u32,
+    number: u32,
     types: PhantomData<fn() -> (S, F)>,
 }
 
@@ -112,6 +107,12 @@ impl<S, F> Clone for FieldOf<S, F> {
 impl<S, F> Copy for FieldOf<S, F> {}
 
 impl<S, F> FieldOf<S, F> {
+    /// The field's number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.number
+    }
+
     /// The field with this number. For the macro.
     #[must_use]
     pub const fn new(number: u32) -> Self {
@@ -133,7 +134,7 @@ pub trait HasHistory {
     fn key(key: &Self::Key) -> Option<Vec<u8>>;
 }
 
-impl<T: super::fields::Value> HasHistory for Persistent<T> {
+impl<T: crate::fields::Value> HasHistory for Persistent<T> {
     type Key = ();
     type Value = T;
 
@@ -142,7 +143,7 @@ impl<T: super::fields::Value> HasHistory for Persistent<T> {
     }
 }
 
-impl<K: super::fields::Key, V: super::fields::Value> HasHistory for PersistentMap<K, V> {
+impl<K: crate::fields::Key, V: crate::fields::Value> HasHistory for PersistentMap<K, V> {
     type Key = K;
     type Value = V;
 
@@ -237,7 +238,7 @@ pub fn answer<T: Reply>(value: &T, reply: &mut Vec<u8>) {
 }
 
 /// A number of the signatures of all methods, whatever their order.
-pub(super) fn terms_of<S: Methods>() -> u32 {
+pub fn terms_of<S: Methods>() -> u32 {
     let term = |method: &Method| method.number.rotate_left(7) ^ method.terms;
     S::METHODS
         .iter()

@@ -1,8 +1,7 @@
 //! Why a call has no answer.
 
-use super::{Time, Version, call::Fault};
+use crate::{Time, Version, call::Fault};
 use quintet_replica::CommandTime;
-use quintet_runtime::SubmitError;
 use std::time::Duration;
 
 /// Why a call has no answer, and whether it was executed: certainly not, unless it says otherwise.
@@ -115,7 +114,9 @@ pub enum CallError {
 }
 
 impl CallError {
-    pub(super) fn of_fault(fault: Fault, shard: &str) -> Self {
+    /// The error that a caller is told.
+    #[must_use]
+    pub fn of_fault(fault: Fault, shard: &str) -> Self {
         let shard = shard.to_owned();
         match fault {
             Fault::Schema => Self::Schema { shard },
@@ -145,23 +146,6 @@ impl CallError {
                 oldest: Version(version),
                 time: Time(CommandTime(time)),
             },
-        }
-    }
-}
-
-impl CallError {
-    pub(super) fn of(error: SubmitError, shard: &str) -> Self {
-        match error {
-            SubmitError::NoQuorum => Self::NoQuorum {
-                shard: shard.to_owned(),
-            },
-            SubmitError::Uncertain => Self::Uncertain,
-            SubmitError::Busy => Self::Busy,
-            SubmitError::TooLarge { bytes, bytes_max } => Self::TooLarge { bytes, bytes_max },
-            SubmitError::DiskFull => Self::DiskFull,
-            SubmitError::Stopped => Self::Stopped,
-            SubmitError::NotYet => Self::NotYet,
-            SubmitError::NotKept => Self::NotKept,
         }
     }
 }

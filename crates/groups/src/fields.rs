@@ -12,7 +12,7 @@
 //! All fields are replicated and part of snapshots. Storage is shared by forks and copied where it
 //! is written, one path of a tree at a time, so a snapshot delays no command.
 
-use super::{Version, encoding};
+use crate::{Version, encoding};
 use quintet_replica::{RestoreError, digest::hash_wide};
 use rpds::RedBlackTreeMapSync;
 use serde::{Serialize, de::DeserializeOwned};
@@ -158,7 +158,7 @@ fn drop_until<V>(past: &mut VecDeque<Past<V>>, horizon: u64) -> u64 {
     bytes
 }
 
-/// A value of which every version is kept, as long as the shard's [`Retention`](super::Retention)
+/// A value of which every version is kept, as long as the shard's [`Retention`](crate::Retention)
 /// says. A command that leaves its encoding as it was makes no version.
 pub struct Persistent<T> {
     value: Arc<T>,

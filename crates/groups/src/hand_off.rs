@@ -13,14 +13,14 @@
 //! full, commands are refused before their handlers run. The destinations of a subgroup are declared in
 //! the layout, without cycles, because two full outboxes could refuse each other.
 
-use super::call::Made;
+use crate::call::Made;
 use quintet_replica::RestoreError;
 use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// More hand-offs do not wait in a shard.
-pub(super) const WAITING_MAX: usize = 4096;
+pub const WAITING_MAX: usize = 4096;
 /// Hand-offs to one destination that are delivered at once, and their bytes.
 const DELIVERED_AT_ONCE: usize = 64;
 const DELIVERED_BYTES: u64 = 32 << 20;
@@ -29,12 +29,16 @@ const WAITING_BYTES_MAX: u64 = 64 << 20;
 
 /// Where a shard may hand calls off to: the subgroups, with their services and numbers of shards.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Destinations(pub Vec<Destination>);
+pub struct Destinations(pub Vec<Destination>);
 
+/// A subgroup that calls are handed off to.
 #[derive(Clone, Debug)]
-pub(super) struct Destination {
+pub struct Destination {
+    /// Its name.
     pub subgroup: String,
+    /// Its service's name.
     pub service: &'static str,
+    /// The number of its shards.
     pub shards: usize,
 }
 
@@ -50,20 +54,22 @@ impl Destinations {
 
 /// A hand-off that waits to be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct HandOff {
+pub struct HandOff {
     /// SUBGROUP/NUMBER.
     pub destination: String,
     /// Counted per destination, from 1.
     pub number: u64,
     /// The time of the command that made it.
     pub time: u64,
+    /// The method's number.
     pub method: u32,
+    /// As encoded by the macro's code.
     pub arguments: Vec<u8>,
 }
 
 /// The hand-offs of a shard, part of its state.
 #[derive(Clone, Debug)]
-pub(super) struct HandOffs {
+pub(crate) struct HandOffs {
     waiting: RedBlackTreeMapSync<(String, u64), Arc<HandOff>>,
     waiting_bytes: u64,
     numbers: Numbers,
@@ -71,7 +77,7 @@ pub(super) struct HandOffs {
 
 /// The small part, written at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     /// The last number to each destination.
     made: BTreeMap<String, u64>,
     /// The last one from each source that was executed here.

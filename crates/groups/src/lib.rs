@@ -1,0 +1,59 @@
+//! A replicated service as a state machine: fields with their versions, methods by number, hand-offs.
+//!
+//! ```text
+//!   #[service] impl ──► Methods ─┐
+//!   #[derive(Service)] ──► fields ┴──► ServiceMachine: quintet_replica::StateMachine
+//!                                         ▲ Call                  │ answer: value, version, time
+//!   quintet::groups (handles, clients) ───┘◄──────────────────────┘
+//! ```
+//!
+//! There is no thread, socket or clock here, so the simulator drives what programs run. Programs use
+//! `quintet::groups`, which adds handles and members.
+
+pub mod call;
+pub mod context;
+pub mod delivery;
+pub mod encoding;
+pub mod error;
+pub mod fields;
+pub mod hand_off;
+pub mod machine;
+pub mod service;
+pub mod when;
+
+pub use call::Done;
+pub use context::{CallContext, CallOf};
+pub use error::CallError;
+pub use fields::{Field, Key, Persistent, PersistentMap, ServiceMap, Value, Volatile, VolatileMap};
+pub use machine::Retention;
+pub use quintet_groups_macros::{Service, service};
+pub use service::{
+    FieldOf, HasHistory, JsonCall, Method, MethodKind, Methods, Reply, Service, Versioned,
+};
+pub use when::{NoTime, Time, Version, When};
+
+/// Where the macros look for their items.
+#[doc(hidden)]
+pub mod groups {
+    pub use crate::*;
+}
+
+/// Items for the code of the macros.
+#[doc(hidden)]
+pub mod macros {
+    pub use crate::{
+        fields::AnyField,
+        no_handles as handles,
+        service::{JsonBytes, answer, answer_to_json, arguments, call_of_empty_json, call_of_json},
+    };
+}
+
+/// Where there are no members there are no handles to call them.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! no_handles {
+    ($($item:tt)*) => {};
+}
+
+#[cfg(test)]
+extern crate self as quintet;

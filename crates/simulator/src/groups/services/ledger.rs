@@ -1,0 +1,87 @@
+//! The service of these worlds.
+
+use super::subgroup;
+use quintet::{
+    CallContext, Persistent, PersistentMap, Retention, Service,
+    hand_off::{Destination, Destinations},
+    machine::ServiceMachine,
+    service,
+};
+use quintet_replica::{Injected, StateMachine};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Counts who has paid, and what was handed off and received.
+#[derive(Default, Service)]
+pub(in crate::groups) struct Ledger {
+    /// By payer: its last payment's number, and how many there were.
+    paid: PersistentMap<u64, (u64, u64)>,
+    sent: PersistentMap<String, u64>,
+    received: PersistentMap<String, u64>,
+    /// Payments and receipts that came twice or not in their order.
+    disorder: Persistent<u64>,
+}
+
+/// All of a ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::groups) struct Content {
+    pub paid: BTreeMap<u64, (u64, u64)>,
+    pub sent: BTreeMap<String, u64>,
+    pub received: BTreeMap<String, u64>,
+    pub disorder: u64,
+}
+
+#[service]
+impl Ledger {
+    #[ordered]
+    fn pay(&mut self, context: &mut CallContext, payer: u64, number: u64, from: &str, to: &str) {
+        let (last, count) = self.paid.get(&payer).copied().unwrap_or_default();
+        if number <= last {
+            *self.disorder += 1;
+        }
+        self.paid.insert(payer, (number, count + 1));
+        if !to.is_empty() {
+            let sent = self.sent.get(to).copied().unwrap_or_default() + 1;
+            self.sent.insert(to.to_owned(), sent);
+            context.then(to, 0, Ledger::calls().receive(from.to_owned(), sent));
+        }
+    }
+    #[ordered]
+    fn receive(&mut self, from: String, count: u64) {
+        let last = self.received.get(&from).copied().unwrap_or_default();
+        if count != last + 1 {
+            *self.disorder += 1;
+        }
+        self.received.insert(from, count);
+    }
+    #[query]
+    fn content(&self) -> Content {
+        let numbers = |map: &PersistentMap<String, u64>| {
+            let all = map.iter().map(|(name, count)| (name.clone(), *count));
+            all.collect()
+        };
+        let paid = self.paid.iter().map(|(payer, paid)| (*payer, *paid));
+        Content {
+            paid: paid.collect(),
+            sent: numbers(&self.sent),
+            received: numbers(&self.received),
+            disorder: *self.disorder,
+        }
+    }
+}
+
+/// A ledger that hands off to the ledgers at these places.
+pub(in crate::groups) fn machine(
+    retention: Retention,
+    to: &[usize],
+    bug: Injected,
+) -> Box<dyn StateMachine> {
+    let destinations = to.iter().map(|place| Destination {
+        subgroup: subgroup(*place),
+        service: Ledger::NAME,
+        shards: 1,
+    });
+    let destinations = Destinations(destinations.collect());
+    let machine = ServiceMachine::<Ledger>::new(retention).handing_off_to(destinations);
+    Box::new(machine.with_injected(bug))
+}
