@@ -51,6 +51,7 @@ pub struct Scenario {
     replicas: &'static [usize],
     with: With,
     play: Play,
+    file: &'static str,
 }
 
 macro_rules! scenarios {
@@ -62,6 +63,7 @@ macro_rules! scenarios {
             replicas: &$replicas,
             with: With::$with,
             play: $file::$name,
+            file: stringify!($file),
         }),*];
 
         #[cfg(test)]
@@ -218,8 +220,8 @@ pub struct Performance {
 }
 
 impl Scenario {
-    /// Plays it for a protocol in all its settings; with these numbers of replicas, or with its
-    /// own when there are none.
+    /// Plays it for a protocol in all its settings, with one of them as a group that has another
+    /// beside it; with these numbers of replicas, or with its own when there are none.
     #[must_use]
     pub fn play(
         &self,
@@ -227,7 +229,7 @@ impl Scenario {
         options: &[(String, String)],
         replicas: &[usize],
     ) -> Vec<Performance> {
-        let mut performances = Vec::new();
+        let mut settings = Vec::new();
         let min = entry.info.replicas_min.max(1);
         let chosen = if replicas.is_empty() {
             self.replicas
@@ -238,6 +240,8 @@ impl Scenario {
         if counts.is_empty() {
             counts.push(min);
         }
+        let several = counts.iter().copied().filter(|count| *count >= 3);
+        let replicas_of_groups = several.min().unwrap_or(counts[0]);
         for replicas in counts {
             for durability in [Durability::Disk, Durability::Memory] {
                 let wanted = match self.with {
@@ -250,20 +254,39 @@ impl Scenario {
                 }
                 let mut setting = Setting::new(entry, replicas, durability);
                 setting.options = options.to_vec();
-                let mut played = Played::Passed;
-                let caught = panics::catch(|| {
-                    if let Err(Skip(why)) = (self.play)(setting) {
-                        played = Played::Skipped(why);
-                    }
-                });
-                if let Err(what) = caught {
-                    played = Played::Failed(what);
-                }
-                let setting = format!("{replicas} replicas, {}", durability.name());
-                performances.push(Performance { setting, played });
+                settings.push(setting);
             }
         }
-        performances
+        // Groups have no epochs yet.
+        if self.file != "epochs" {
+            let several = |setting: &&Setting| setting.replicas == replicas_of_groups;
+            let beside = settings.iter().filter(several).cloned();
+            let beside: Vec<Setting> = beside.map(Setting::beside_another).collect();
+            settings.extend(beside);
+        }
+        settings
+            .into_iter()
+            .map(|setting| self.play_one(setting))
+            .collect()
+    }
+
+    fn play_one(&self, setting: Setting) -> Performance {
+        let (replicas, durability) = (setting.replicas, setting.durability.name());
+        let neighbour = setting.neighbour.map(|entry| entry.info.name);
+        let as_group = neighbour.map_or(String::new(), |name| {
+            format!(", as group 7 beside a group of {name}")
+        });
+        let mut played = Played::Passed;
+        let caught = panics::catch(|| {
+            if let Err(Skip(why)) = (self.play)(setting) {
+                played = Played::Skipped(why);
+            }
+        });
+        if let Err(what) = caught {
+            played = Played::Failed(what);
+        }
+        let setting = format!("{replicas} replicas, {durability}{as_group}");
+        Performance { setting, played }
     }
 }
 

@@ -42,7 +42,8 @@ pub(super) fn exactly_once_across_retries(setting: Setting) -> Result<(), Skip> 
         stage.until("everything is answered", |stage| stage.answered(&all));
         if dies {
             stage.start(host);
-            stage.until("it is back", Stage::level);
+            // Another one may die only when it counts again.
+            stage.until("it is back", |stage| stage.level() && stage.votes(host));
         }
         // And once more, long after the answer.
         for (client, numbers) in &numbers {

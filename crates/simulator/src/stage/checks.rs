@@ -1,13 +1,61 @@
 //! The invariants of a stage: after every execution, and at the end.
 
-use super::{KEYS, Place, Stage};
+use super::{Host, KEYS, Place, Stage, neighbour::process_of};
 use crate::clock::SECOND;
 use crate::{
-    checkers::{Violation, agreement::Applied, cells, durable},
+    checkers::{
+        Violation,
+        agreement::{Agreement, Applied},
+        cells, durable,
+        exactly_once::ExactlyOnce,
+        monotone::Monotone,
+        past_seal::PastSeal,
+        state_hash::StateHash,
+    },
     history::Fate,
     machine::{Executed as Recorded, Operation, Reply},
 };
-use quintet_replica::Level;
+use quintet_replica::{CommandTime, EpochNumber, Level};
+
+/// What is known of one group.
+#[derive(Default)]
+pub(super) struct Group {
+    agreement: Agreement,
+    pub once: ExactlyOnce,
+    pub states: StateHash,
+    pub monotone: Vec<Monotone>,
+    pub past_seal: PastSeal,
+}
+
+impl Group {
+    pub fn new(replicas: usize) -> Self {
+        Self {
+            monotone: vec![Monotone::default(); replicas],
+            ..Self::default()
+        }
+    }
+
+    fn executed(
+        &mut self,
+        replica: usize,
+        epoch: EpochNumber,
+        position: u64,
+        time: CommandTime,
+        digest: u128,
+        applied: &[Applied],
+    ) -> Result<(), Violation> {
+        let by = process_of(replica) as u16;
+        let first = self.agreement.executed(by, position, time, applied)?;
+        self.past_seal.executed(by, epoch, position)?;
+        self.states.before(by, position, digest)?;
+        if first {
+            for command in applied {
+                self.once.executed(position, command)?;
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Stage {
     /// Compares what a replica has executed with what the others have.
@@ -37,18 +85,9 @@ impl Stage {
                 let numbers: Vec<u64> = applied.iter().map(|command| command.number).collect();
                 format!("{index}: executes {numbers:?} at position {position}")
             });
-            let by = index as u16;
-            let checked =
-                (self.agreement.executed(by, *position, *time, &applied)).and_then(|first| {
-                    self.past_seal.executed(by, epoch, *position)?;
-                    self.states.before(by, *position, *digest)?;
-                    if first {
-                        for command in &applied {
-                            self.once.executed(*position, command)?;
-                        }
-                    }
-                    Ok(())
-                });
+            let checked = self
+                .checked(index)
+                .executed(index, epoch, *position, *time, *digest, &applied);
             self.demand(checked);
         }
     }
@@ -59,12 +98,15 @@ impl Stage {
         why.contains("no member any more since epoch")
     }
 
-    /// Whether all replicas are up and have executed equally far.
+    /// Whether all replicas are up and have executed equally far, in the neighbour's group, too.
     pub fn level(&self) -> bool {
         let members = self.members();
-        let mut all = members.iter().map(|member| &self.hosts[*member]);
-        let first = all.clone().next().map(|it| it.executed().slot);
-        all.all(|it| it.node.is_some() && Some(it.executed().slot) == first)
+        let own: Vec<&Host> = members.iter().map(|member| &self.hosts[*member]).collect();
+        let beside: Vec<&Host> = self.hosts.beside().iter().collect();
+        [own, beside].iter().all(|group| {
+            let first = group.first().map(|it| it.executed().slot);
+            (group.iter()).all(|it| it.node.is_some() && Some(it.executed().slot) == first)
+        })
     }
 
     /// Heals and starts everything, and waits until all replicas have executed the same and no
@@ -117,6 +159,7 @@ impl Stage {
         self.until("every replica answers reads", |stage| {
             stage.quiet() && stage.level()
         });
+        self.neighbour_answers();
         let checked = self.verdict();
         self.demand(checked);
         self.assert_sound();
@@ -141,14 +184,15 @@ impl Stage {
             operations[*number].fate = Fate::Open;
         }
         let operations = &operations;
-        cells::check(operations, |number| self.once.position(number))?;
-        self.once.check_failed(operations)?;
+        let once = &self.own.once;
+        cells::check(operations, |number| once.position(number))?;
+        once.check_failed(operations)?;
         let standing: Vec<(u16, u64)> = (self.hosts.iter().enumerate())
             .filter(|(_, host)| host.node.is_some())
             .map(|(index, host)| (index as u16, host.executed().position.0))
             .collect();
         if self.quiet() && self.level() {
-            durable::check(operations, &self.once, &standing)?;
+            durable::check(operations, once, &standing)?;
         }
         Ok(())
     }

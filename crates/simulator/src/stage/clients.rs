@@ -181,7 +181,10 @@ impl Stage {
         match ClientNode::new(setup, &self.setting.entry, found, seed) {
             Ok(driver) => Some(Remote {
                 place,
-                driver,
+                driver: match self.setting.neighbour {
+                    Some(_) => driver.as_guest(self.group_of(0), self.voters()),
+                    None => driver,
+                },
                 batches: 0,
                 open: BTreeMap::new(),
                 timers: BTreeMap::new(),
@@ -346,7 +349,7 @@ impl Stage {
     }
 
     fn encode(&self, requests: &[Request], from: FrontendId, id: BatchId, level: Level) -> Bytes {
-        let mut batch = BatchBuilder::new();
+        let mut batch = BatchBuilder::of(self.group_of(0));
         for request in requests {
             match request.number {
                 None => {
@@ -385,6 +388,7 @@ impl Stage {
                 deadline,
             },
         );
+        self.want_of_neighbour(host);
     }
 
     fn submit_remote(&mut self, client: usize, level: Level, requests: Vec<Request>) {

@@ -7,7 +7,9 @@
 //!                                                    the rest as the script says
 //! ```
 
-use super::{EPOCH, Event, KEYS, Stage, clients::Request, wires::Wires};
+use super::{
+    BESIDE, EPOCH, Event, KEYS, Stage, clients::Request, neighbour::process_of, wires::Wires,
+};
 use crate::clock::SECOND;
 use crate::stored_epoch::{self, StoredEpoch};
 use crate::{
@@ -16,10 +18,10 @@ use crate::{
 };
 use quintet_replica::{
     Boot, Bytes, ClientFrame, ClockLimit, ClockReading, Control, Deadline, Descriptor, Durability,
-    Entry, Epoch, EpochNumber, Executed, ExecutorLimits, FrameError, FrontendId, GroupId,
-    Incarnation, Input, Link, Node, NodeSetup, Output, PersistId, Recipients, RecoveredBytes,
+    Entry, Epoch, EpochNumber, Executed, ExecutorLimits, FrameError, FrontendId, Incarnation,
+    Injected, Input, Link, Node, NodeSetup, Output, PersistId, Recipients, RecoveredBytes,
     ReplicaId, SealError, Slot, SnapshotInfo, Submission, Time, TimerKey, TimerOwner, Wake,
-    World as Outside, Write, put_frame, read_client_frame,
+    World as Outside, Write, journal::JournalOrder, put_frame, read_client_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -30,13 +32,23 @@ use std::{
 /// Frontends embedded in replicas are numbered from here, each run with a new one.
 const EMBEDDED: u64 = 1 << 30;
 
+/// A write that is not durable yet.
+#[derive(Debug)]
+struct Pending {
+    /// The number in the journal.
+    number: PersistId,
+    part: usize,
+    write: Write,
+}
+
 /// A disk that does what it is told.
 #[derive(Debug)]
 pub(crate) struct Disk {
     promise: Option<Bytes>,
     pub records: Vec<(Slot, Bytes)>,
-    /// Written and not yet durable.
-    pub pending: VecDeque<(PersistId, Write)>,
+    /// Written and not yet durable, by all parts of the process.
+    pending: VecDeque<Pending>,
+    order: JournalOrder,
     /// A sync takes this long.
     pub latency: u64,
     /// Nothing becomes durable unless told to.
@@ -54,6 +66,7 @@ impl Default for Disk {
             promise: None,
             records: Vec::new(),
             pending: VecDeque::new(),
+            order: JournalOrder::new(1),
             latency: 100_000,
             held: false,
             syncing: false,
@@ -74,16 +87,6 @@ impl Disk {
                 self.records_max = self.records_max.max(self.records.len());
             }
         }
-    }
-
-    /// The first `count` of the writes that were not durable reached the disk all the same.
-    fn crash(&mut self, count: usize) -> usize {
-        let lost = self.pending.len().saturating_sub(count);
-        for (_, write) in std::mem::take(&mut self.pending).into_iter().take(count) {
-            self.keep(write);
-        }
-        (self.syncing, self.writing) = (false, None);
-        lost
     }
 
     pub fn snapshots(&self) -> usize {
@@ -253,6 +256,29 @@ impl Host {
 impl Stage {
     /// Starts a replica, for the first time or again.
     pub fn start(&mut self, index: usize) {
+        let parts = self.parts_of(index);
+        let own = &mut self.hosts[index];
+        let damaged = own.disk.is_damaged;
+        let bug = Injected::of(&self.setting.options);
+        own.disk.order = JournalOrder::new(parts.len()).with_injected(bug);
+        for part in &parts {
+            self.hosts[*part].boot += 1;
+            self.hosts[*part].disk.is_damaged = damaged;
+        }
+        for part in parts {
+            self.start_part(part);
+        }
+        for other in (0..self.places()).filter(|other| *other != index) {
+            if self.hosts.get(other).is_none_or(|host| host.node.is_some()) {
+                self.connect(index, other);
+            }
+        }
+        if self.setting.neighbour.is_some() {
+            self.ask_neighbour(index);
+        }
+    }
+
+    fn start_part(&mut self, index: usize) {
         let kept = self.descriptor_of(index).durability;
         let seed = self.random.draw();
         self.frontend_next += 1;
@@ -260,7 +286,6 @@ impl Stage {
         let host = &mut self.hosts[index];
         assert!(host.node.is_none(), "stopped before it starts");
         let first_boot = std::mem::take(&mut host.is_new);
-        host.boot += 1;
         let damaged = std::mem::take(&mut host.disk.is_damaged);
         let state_lost = damaged || kept == Durability::Memory && !first_boot;
         if state_lost {
@@ -277,13 +302,14 @@ impl Stage {
         (host.halted, host.paused) = (None, false);
         let descriptor = self.descriptor_of(index);
         let (epoch, entry) = self.epoch_of(&descriptor);
+        let group = self.group_of(index);
         let host = &mut self.hosts[index];
         host.entry = Some(entry);
         let setup = NodeSetup {
-            id: ReplicaId(index as u16),
+            id: ReplicaId(process_of(index) as u16),
             incarnation: host.incarnation,
             boot: Boot(host.boot.into()),
-            group: GroupId(0),
+            group,
             epoch,
             durability: descriptor.durability,
             seed,
@@ -317,17 +343,14 @@ impl Stage {
             return self.violate("recovery", format!("replica {index}: {error}"));
         }
         self.hosts[index].executed = node.executed().slot;
-        let checked = self.monotone[index].restarted_node(index as u16, &node);
+        let process = process_of(index);
+        let monotone = &mut self.checked(index).monotone[process];
+        let checked = monotone.restarted_node(process as u16, &node);
         self.demand(checked);
         self.hosts[index].node = Some(node);
         self.say(|| format!("{index}: starts"));
         self.after_input(index);
         self.carry_out(index, outputs);
-        for other in (0..self.places()).filter(|other| *other != index) {
-            if self.hosts.get(other).is_none_or(|host| host.node.is_some()) {
-                self.connect(index, other);
-            }
-        }
     }
 
     /// Another replica starts in this one's place, whose disk is lost: with nothing but the epoch
@@ -343,14 +366,18 @@ impl Stage {
             ..Host::default()
         };
         self.hosts[index] = host;
-        self.monotone[index] = crate::checkers::monotone::Monotone::default();
+        self.own.monotone[index] = crate::checkers::monotone::Monotone::default();
         self.start(index);
     }
 
     /// An epoch as a node is told of it, and its protocol.
     fn epoch_of(&self, descriptor: &Descriptor) -> (Epoch, Entry) {
         let epoch = stored_epoch::later(descriptor, &self.first_epoch());
-        let entry = stored_epoch::protocol(descriptor, self.setting.entry);
+        let first = match self.setting.neighbour {
+            Some(entry) if entry.info.name == descriptor.protocol => entry,
+            _ => self.setting.entry,
+        };
+        let entry = stored_epoch::protocol(descriptor, first);
         (epoch, entry)
     }
 
@@ -377,7 +404,7 @@ impl Stage {
             host.disk.promise = None;
             host.disk.records.clear();
         }
-        host.disk.pending.clear();
+        host.disk.pending.retain(|pending| pending.part != index);
         host.epoch = Some((descriptor, base));
         host.entry = Some(entry);
         host.touched = true;
@@ -401,31 +428,46 @@ impl Stage {
             clock: (EPOCH + self.now).saturating_add_signed(host.told),
             disk: &host.disk,
             wires: &self.wires,
-            place: index,
+            place: process_of(index),
         }
     }
 
     /// The process dies. Of what was not durable, the first `kept` writes reach the disk.
     pub fn crash_keeping(&mut self, index: usize, kept: usize, quietly: bool) {
-        let host = &mut self.hosts[index];
-        if host.node.take().is_none() {
+        if self.hosts[index].node.is_none() {
             return;
         }
-        let lost = host.disk.crash(kept);
-        host.timers.clear();
-        host.held.clear();
-        host.speculated.clear();
-        (host.idle_at, host.paused) = (u64::MAX, false);
-        let open = std::mem::take(&mut host.open);
-        host.record
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        let pending = std::mem::take(&mut self.hosts[index].disk.pending);
+        let lost = pending.len().saturating_sub(kept);
+        for Pending { part, write, .. } in pending.into_iter().take(kept) {
+            self.hosts[part].disk.keep(write);
+        }
+        let open = self.kill(index);
+        if self.setting.neighbour.is_some() {
+            self.kill(index + BESIDE);
+            self.neighbour_done(index, None);
+        }
         self.say(|| format!("{index}: crashes, {lost} writes lost"));
         self.lose_links(index, quietly);
         for requests in open.into_values() {
             self.left_uncertain(&requests);
         }
+    }
+
+    /// A part of a process is gone; gives what it has not answered.
+    fn kill(&mut self, index: usize) -> BTreeMap<u64, Vec<Request>> {
+        let host = &mut self.hosts[index];
+        host.node = None;
+        (host.disk.syncing, host.disk.writing) = (false, None);
+        host.timers.clear();
+        host.held.clear();
+        host.speculated.clear();
+        (host.idle_at, host.paused) = (u64::MAX, false);
+        host.record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        std::mem::take(&mut host.open)
     }
 
     /// The process dies with all that was not durable.
@@ -435,17 +477,21 @@ impl Stage {
 
     /// Inputs for this replica wait until it continues.
     pub fn pause(&mut self, index: usize) {
-        self.hosts[index].paused = true;
+        for part in self.parts_of(index) {
+            self.hosts[part].paused = true;
+        }
     }
 
     /// It continues: first with what it was about to do, then with what has come meanwhile.
     pub fn resume(&mut self, index: usize) {
-        self.hosts[index].paused = false;
-        if self.hosts[index].touched {
-            self.idle(index);
-        }
-        for event in std::mem::take(&mut self.hosts[index].held) {
-            self.at(self.now, event);
+        for part in self.parts_of(index) {
+            self.hosts[part].paused = false;
+            if self.hosts[part].touched {
+                self.idle(part);
+            }
+            for event in std::mem::take(&mut self.hosts[part].held) {
+                self.at(self.now, event);
+            }
         }
     }
 
@@ -498,9 +544,12 @@ impl Stage {
             .collect();
         let mut limit = ClockLimit::default();
         limit.note(Time(0), &mut clocks, self.hosts.len());
-        for host in &mut self.hosts {
-            let clock = EPOCH.saturating_add_signed(host.clock);
-            host.told = clock.min(limit.at(Time(0))) as i64 - EPOCH as i64;
+        for index in 0..self.hosts.len() {
+            let clock = EPOCH.saturating_add_signed(self.hosts[index].clock);
+            let told = clock.min(limit.at(Time(0))) as i64 - EPOCH as i64;
+            for part in self.parts_of(index) {
+                self.hosts[part].told = told;
+            }
         }
     }
 
@@ -617,10 +666,14 @@ impl Stage {
         // The state of a replica that follows is none.
         let follows = node.is_between_epochs() && !entered;
         let digest = (moved && !follows).then(|| node.state_digest());
-        let by = index as u16;
-        let shown = self.monotone[index].shows_node(by, node);
-        let shown = shown.and_then(|()| self.past_seal.shows(by, node));
-        let shown = shown.and_then(|()| self.past_seal.shows_state(by, node));
+        let by = process_of(index) as u16;
+        let group = match index < BESIDE {
+            true => &mut self.own,
+            false => &mut self.beside,
+        };
+        let shown = group.monotone[usize::from(by)].shows_node(by, node);
+        let shown = shown.and_then(|()| group.past_seal.shows(by, node));
+        let shown = shown.and_then(|()| group.past_seal.shows_state(by, node));
         let speculates = node.speculates();
         self.demand(shown);
         if speculates || !self.hosts[index].speculated.is_empty() {
@@ -640,7 +693,8 @@ impl Stage {
         }
         if let Some(digest) = digest {
             let epoch = self.hosts[index].epoch_shown;
-            let checked = self.states.after(index as u16, epoch, executed.0, digest);
+            let states = &mut self.checked(index).states;
+            let checked = states.after(by, epoch, executed.0, digest);
             self.demand(checked);
         }
     }
@@ -675,9 +729,9 @@ impl Stage {
         while let Some(run) = self.hosts[index].speculated.ready(stable) {
             self.check_record(index, &run.record);
             if let Some(state) = run.state {
-                let checked = self
-                    .states
-                    .after(index as u16, run.epoch, run.slot.0, state);
+                let states = &mut self.checked(index).states;
+                let by = process_of(index) as u16;
+                let checked = states.after(by, run.epoch, run.slot.0, state);
                 self.demand(checked);
             }
         }
@@ -703,7 +757,7 @@ impl Stage {
                     self.say(|| format!("{index}: sends {text} to {}", names.join(",")));
                 }
                 for to in to.iter() {
-                    self.transmit(index, to.index(), lane, frame.clone());
+                    self.transmit(process_of(index), to.index(), lane, frame.clone());
                 }
             }
             Output::Send {
@@ -711,17 +765,18 @@ impl Stage {
                 lane,
                 frame,
             } => {
-                if let Some(to) = self.place_of(frontend).filter(|to| *to != index) {
-                    self.transmit(index, to, lane, frame.into_bytes());
+                let from = process_of(index);
+                if let Some(to) = self.place_of(frontend).filter(|to| *to != from) {
+                    self.transmit(from, to, lane, frame.into_bytes());
                 }
             }
             Output::Put { to, ranges } => {
                 self.say(|| format!("{index}: puts {} bytes", ranges.len()));
-                let frame =
-                    put_frame(GroupId(0), self.hosts[index].epoch_shown, ranges).into_bytes();
+                let (group, epoch) = (self.group_of(index), self.hosts[index].epoch_shown);
+                let frame = put_frame(group, epoch, ranges).into_bytes();
                 for to in to.iter() {
                     let lane = quintet_replica::Lane::Control;
-                    self.transmit(index, to.index(), lane, frame.clone());
+                    self.transmit(process_of(index), to.index(), lane, frame.clone());
                 }
             }
             Output::Journal { id, write } => self.journal(index, id, write),
@@ -784,6 +839,9 @@ impl Stage {
             Output::SnapshotAbandon => self.hosts[index].disk.writing = None,
             Output::Done { batch, outcome } => {
                 if let Some(requests) = self.hosts[index].open.remove(&batch.0) {
+                    if index >= BESIDE {
+                        return self.neighbour_done(index, Some(&outcome));
+                    }
                     self.finish(&requests, outcome);
                 }
             }
@@ -804,6 +862,10 @@ impl Stage {
             }
             // No disk hangs here.
             Output::BreakLinks => {}
+            Output::Halt(_, reason) if index >= BESIDE => {
+                let what = format!("the neighbour at {index} halts: {reason}");
+                self.violate("neighbour", what);
+            }
             Output::Halt(_, reason) => {
                 self.say(|| format!("{index}: HALTS: {reason}"));
                 self.hosts[index].halted = Some(reason);
@@ -824,10 +886,18 @@ impl Stage {
                 .node
                 .as_ref()
                 .map_or(0, |node| node.protocol_status().view);
-            self.monotone[index].promises(id, self.now, view);
+            let (now, process) = (self.now, process_of(index));
+            self.checked(index).monotone[process].promises(id, now, view);
         }
-        host.disk.pending.push_back((id, write));
-        self.begin_sync(index);
+        let (process, group) = (process_of(index), self.index_of(index));
+        let disk = &mut self.hosts[process].disk;
+        let number = disk.order.assign(group, id);
+        disk.pending.push_back(Pending {
+            number,
+            part: index,
+            write,
+        });
+        self.begin_sync(process);
     }
 
     fn begin_sync(&mut self, index: usize) {
@@ -835,7 +905,7 @@ impl Stage {
         if host.disk.syncing || host.disk.held {
             return;
         }
-        let Some((upto, _)) = host.disk.pending.back() else {
+        let Some(Pending { number: upto, .. }) = host.disk.pending.back() else {
             return;
         };
         let (upto, boot) = (*upto, host.boot);
@@ -867,8 +937,8 @@ impl Stage {
     pub fn sync(&mut self, index: usize, count: usize) {
         let host = &self.hosts[index];
         let last = count.min(host.disk.pending.len()).checked_sub(1);
-        if let Some((upto, _)) = last.and_then(|last| host.disk.pending.get(last)) {
-            let (boot, upto) = (host.boot, *upto);
+        if let Some(pending) = last.and_then(|last| host.disk.pending.get(last)) {
+            let (boot, upto) = (host.boot, pending.number);
             self.on_synced(index, boot, upto);
         }
     }
@@ -878,16 +948,32 @@ impl Stage {
         if host.boot != boot || host.node.is_none() {
             return;
         }
-        while host.disk.pending.front().is_some_and(|(id, _)| *id <= upto) {
-            if let Some((_, write)) = host.disk.pending.pop_front() {
-                host.disk.keep(write);
+        host.disk.syncing = false;
+        let durable = |pending: &Pending| pending.number <= upto;
+        while self.hosts[index].disk.pending.front().is_some_and(durable) {
+            if let Some(Pending { part, write, .. }) = self.hosts[index].disk.pending.pop_front() {
+                self.hosts[part].disk.keep(write);
             }
         }
-        self.monotone[index].durable(upto);
-        host.disk.syncing = false;
+        let told = self.hosts[index].disk.order.durable(upto);
+        for (group, upto) in told {
+            let mut parts = self.parts_of(index).into_iter();
+            if let Some(part) = parts.find(|part| self.index_of(*part) == group) {
+                self.checked(part).monotone[index].durable(upto);
+                self.on_persisted(part, boot, upto);
+            }
+        }
+        self.begin_sync(index);
+    }
+
+    pub(super) fn on_persisted(&mut self, index: usize, boot: u32, upto: PersistId) {
+        let host = &mut self.hosts[index];
+        if host.boot != boot || host.node.is_none() {
+            return;
+        }
         if host.paused {
             // Durable, and not yet told.
-            let event = Event::Synced {
+            let event = Event::Persisted {
                 host: index,
                 boot,
                 upto,
@@ -896,7 +982,7 @@ impl Stage {
             return;
         }
         self.input(index, Input::Persisted(upto));
-        self.begin_sync(index);
+        self.begin_sync(process_of(index));
     }
 
     pub(super) fn on_snapshot_written(&mut self, index: usize, boot: u32, bytes: u64) {
@@ -952,6 +1038,9 @@ impl Stage {
                 .is_some_and(|node| node.frontend() == frontend)
         };
         if let Some(host) = self.hosts.iter().position(embedded) {
+            return Some(host);
+        }
+        if let Some(host) = self.hosts.beside().iter().position(embedded) {
             return Some(host);
         }
         let place = usize::try_from(frontend.0.checked_sub(super::wires::REMOTE)?).ok()?;

@@ -17,6 +17,7 @@
 mod checks;
 mod clients;
 mod host;
+mod neighbour;
 mod wires;
 
 pub(crate) use clients::Place;
@@ -24,17 +25,12 @@ pub(crate) use host::Host;
 pub(crate) use wires::{CAPACITY, Packet};
 
 use crate::{
-    checkers::{
-        Violation, agreement::Agreement, exactly_once::ExactlyOnce, monotone::Monotone,
-        past_seal::PastSeal, state_hash::StateHash,
-    },
-    clock::SECOND,
-    configuration::first_descriptor,
-    history::History,
-    random::Random,
-    stored_epoch,
+    checkers::Violation, clock::SECOND, configuration::first_descriptor, history::History,
+    random::Random, stored_epoch,
 };
+use checks::Group;
 use clients::Client;
+use neighbour::{Asked, BESIDE, Hosts};
 use quintet_replica::{
     ClusterId, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, Link,
     MemberRole, MemberRow, NodeState, PersistId, ReplicaId, ReplicaSet, SealError, Voters,
@@ -51,6 +47,8 @@ pub(crate) const KEYS: u32 = 12;
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub entry: Entry,
+    /// The protocol of another group that all processes have, too.
+    pub neighbour: Option<Entry>,
     pub replicas: usize,
     /// How often replicas tell each other how they are; never when zero.
     pub pace_beat: Duration,
@@ -75,6 +73,7 @@ impl Setting {
     pub fn new(entry: Entry, replicas: usize, durability: Durability) -> Self {
         Self {
             entry,
+            neighbour: None,
             replicas,
             pace_beat: Duration::ZERO,
             spare: 0,
@@ -95,6 +94,12 @@ impl Setting {
 enum Event {
     Frame(Packet),
     Synced {
+        host: usize,
+        boot: u32,
+        upto: PersistId,
+    },
+    /// A part learns of its writes.
+    Persisted {
         host: usize,
         boot: u32,
         upto: PersistId,
@@ -125,6 +130,10 @@ enum Event {
     Resend {
         client: usize,
     },
+    /// The neighbour is asked again.
+    AskNeighbour {
+        process: usize,
+    },
 }
 
 /// See the module.
@@ -132,7 +141,7 @@ pub(crate) struct Stage {
     pub setting: Setting,
     /// Virtual nanoseconds.
     pub now: u64,
-    pub hosts: Vec<Host>,
+    pub hosts: Hosts,
     pub history: History,
     /// Operations that may be answered by an old state.
     stale: Vec<usize>,
@@ -149,11 +158,10 @@ pub(crate) struct Stage {
     events: BTreeMap<(u64, u64), Event>,
     sequence: u64,
     random: Random,
-    agreement: Agreement,
-    once: ExactlyOnce,
-    states: StateHash,
-    monotone: Vec<Monotone>,
-    past_seal: PastSeal,
+    own: Group,
+    beside: Group,
+    asked: Vec<Asked>,
+    asked_of_neighbour: u64,
     violation: Option<Violation>,
     frontend_next: u64,
 }
@@ -164,7 +172,7 @@ impl Stage {
         let replicas = setting.replicas + setting.spare;
         Self {
             now: SECOND,
-            hosts: (0..replicas).map(|_| Host::default()).collect(),
+            hosts: Hosts::new(replicas, setting.neighbour.is_some()),
             history: History::default(),
             stale: Vec::new(),
             clients: Vec::new(),
@@ -176,11 +184,10 @@ impl Stage {
             events: BTreeMap::new(),
             sequence: 0,
             random: Random::new(setting.seed),
-            agreement: Agreement::default(),
-            once: ExactlyOnce::default(),
-            states: StateHash::default(),
-            monotone: vec![Monotone::default(); replicas],
-            past_seal: PastSeal::default(),
+            own: Group::new(replicas),
+            beside: Group::new(replicas),
+            asked: vec![Asked::default(); replicas],
+            asked_of_neighbour: 0,
             violation: None,
             frontend_next: 0,
             setting,
@@ -220,6 +227,9 @@ impl Stage {
 
     /// The descriptor of the epoch that a replica is in.
     fn descriptor_of(&self, host: usize) -> Descriptor {
+        if let Some(descriptor) = self.descriptor_beside(host) {
+            return descriptor;
+        }
         let stored = self.hosts[host].epoch.as_ref();
         stored.map_or_else(
             || self.first_descriptor(),
@@ -337,11 +347,13 @@ impl Stage {
         (!ended).then(|| node.epoch())
     }
 
-    /// Whether a replica runs and its protocol counts its vote.
+    /// Whether a replica runs and its protocol counts its vote, that of the neighbour's group, too.
     #[must_use]
     pub fn votes(&self, replica: usize) -> bool {
-        let node = self.hosts[replica].node.as_ref();
-        node.is_some_and(|node| node.protocol_status().voting)
+        self.parts_of(replica).into_iter().all(|part| {
+            let node = self.hosts[part].node.as_ref();
+            node.is_some_and(|node| node.protocol_status().voting)
+        })
     }
 
     fn at(&mut self, at: u64, event: Event) {
@@ -393,7 +405,8 @@ impl Stage {
     /// The next thing that comes by itself: when, and which host's timer if it is one.
     fn next(&self) -> Option<u64> {
         let event = self.events.keys().next().map(|(at, _)| *at);
-        let hosts = self.hosts.iter().filter_map(Host::next);
+        let hosts = self.hosts.iter().chain(self.hosts.beside());
+        let hosts = hosts.filter_map(Host::next);
         let clients = self.clients.iter().filter_map(Client::next);
         event.into_iter().chain(hosts).chain(clients).min()
     }
@@ -407,7 +420,7 @@ impl Stage {
             }
             return true;
         }
-        for host in 0..self.hosts.len() {
+        for host in self.parts() {
             if due(self.hosts[host].timer_due(), self.now) {
                 self.fire_due(host);
                 return true;
@@ -420,7 +433,7 @@ impl Stage {
             }
         }
         // The inboxes are empty.
-        for host in 0..self.hosts.len() {
+        for host in self.parts() {
             if self.hosts[host].wants_idle(self.now) {
                 self.idle(host);
                 return true;
@@ -514,6 +527,7 @@ impl Stage {
         match event {
             Event::Frame(packet) => self.arrive(packet),
             Event::Synced { host, boot, upto } => self.on_synced(host, boot, upto),
+            Event::Persisted { host, boot, upto } => self.on_persisted(host, boot, upto),
             Event::SnapshotWritten { host, boot, bytes } => {
                 self.on_snapshot_written(host, boot, bytes);
             }
@@ -526,6 +540,7 @@ impl Stage {
                 link,
             } => self.tell(at, boot, peer, link),
             Event::Resend { client } => self.resend(client),
+            Event::AskNeighbour { process } => self.ask_neighbour(process),
         }
     }
 
@@ -614,7 +629,7 @@ impl Stage {
                 state_lost: memory && down.contains(&number.index()),
             })
             .collect();
-        (self.entry().viable)(voters.len(), &states)
+        (self.entry().viable)(voters.len(), &states) && self.neighbour_viable_without(down)
     }
 
     /// The largest part of `wish`, from its front, that the protocol can lose at once.

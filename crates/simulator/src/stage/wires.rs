@@ -97,7 +97,8 @@ impl Stage {
     }
 
     pub(super) fn peer(&self, place: usize) -> Peer {
-        if place < self.hosts.len() {
+        // A client of one of several groups is at a replica that is no member of it.
+        if place < self.hosts.len() || self.setting.neighbour.is_some() {
             Peer::Replica(ReplicaId(place as u16))
         } else {
             Peer::Frontend(FrontendId(REMOTE + place as u64))
@@ -184,7 +185,8 @@ impl Stage {
         } = packet;
         self.landed(from, to, frame.len());
         if to < self.hosts.len() {
-            self.give_frame(to, from, frame);
+            let part = self.part_for(to, &frame);
+            self.give_frame(part, from, frame);
         } else {
             self.client_frame(to, from, frame);
         }
@@ -228,7 +230,9 @@ impl Stage {
                 link,
             });
         }
-        self.give_link(at, peer, link);
+        for part in self.parts_of(at) {
+            self.give_link(part, peer, link);
+        }
     }
 
     /// Breaks a connection with all that is on its way; both ends learn of it.
@@ -257,7 +261,7 @@ impl Stage {
             Event::Frame(packet) => packet.from != from || packet.to != to,
             _ => true,
         });
-        for host in &mut self.hosts {
+        for host in self.hosts.iter_mut() {
             host.held.retain(|event| match event {
                 Event::Frame(packet) => packet.from != from || packet.to != to,
                 _ => true,
@@ -376,12 +380,15 @@ impl Stage {
         self.wires.slow.insert((from, to), times);
     }
 
-    /// Of 1,000 frames between replicas `loss` are lost and `duplicate` doubled. Where the
+    /// Of 1,000 frames between replicas `loss` are lost and `duplicate` doubled. Where a
     /// protocol relies on streams a loss breaks the connection, and nothing is doubled.
     pub const fn weather(&mut self, loss: u64, duplicate: u64) {
         self.wires.loss = loss;
         self.wires.duplicate = duplicate;
-        if !self.setting.entry.needs_streams && (loss > 0 || duplicate > 0) {
+        let neighbour = &self.setting.neighbour;
+        let streams = self.setting.entry.needs_streams
+            || matches!(neighbour, Some(neighbour) if neighbour.needs_streams);
+        if !streams && (loss > 0 || duplicate > 0) {
             self.wires.datagram = true;
         }
     }
