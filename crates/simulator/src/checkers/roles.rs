@@ -7,13 +7,13 @@
 //! ```
 
 use super::Violation;
-use quintet_replica::{Assigned, Assignment, Layout, ReplicaId, ReplicaSet, Slot};
+use quintet_replica::{Assigned, Assignment, Layout, ReplicaId, ReplicaSet, Slot, Status};
 use std::collections::BTreeMap;
 
 const PROPERTY: &str = "roles";
 
 /// A shard in a view, as one replica knows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ShardSeen {
     /// Its members when it was last active.
     pub members: ReplicaSet,
@@ -26,7 +26,7 @@ pub struct ShardSeen {
 }
 
 /// One shard in all views.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Shard {
     /// By view in which it was active: members and base.
     active: BTreeMap<u64, ShardSeen>,
@@ -36,8 +36,29 @@ struct Shard {
     begun: BTreeMap<u64, ReplicaSet>,
 }
 
+fn ids(text: &str) -> ReplicaSet {
+    let ids = text.split_whitespace().filter_map(|id| id.parse().ok());
+    ids.map(ReplicaId).collect()
+}
+
+/// A shard by its status, and whether the replica holds a complete log of it.
+pub fn read(status: &Status) -> (ShardSeen, bool) {
+    let detail = |name: &str| {
+        let mut details = status.details.iter();
+        let found = details.find(|(of, _)| *of == name);
+        found.map_or("", |(_, value)| value.as_str())
+    };
+    let seen = ShardSeen {
+        members: ids(detail("members")),
+        targets: ids(detail("targets")),
+        active_in: detail("active_in").parse().expect("a number"),
+        base: Slot(detail("base")[1..].parse().expect("a slot")),
+    };
+    (seen, detail("complete") == "true")
+}
+
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Roles {
     layout: Layout,
     /// By view: its shards.

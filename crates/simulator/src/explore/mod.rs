@@ -13,7 +13,9 @@
 //! as [`Node`](quintet_replica::Node)s; nothing is told to the protocol. See
 //! `docs/design/small-scopes.md` for what is bounded, and what the bounds leave out.
 
+mod live;
 mod replica_state;
+mod shards;
 mod show;
 mod world;
 
@@ -40,7 +42,8 @@ const REPLICAS_MAX: usize = 7;
 pub struct Bounds {
     /// Replicas.
     pub replicas: usize,
-    /// Commands, each of a client of its own: additions to one counter, submitted at replica 0, 1 …
+    /// Commands, each of a client of its own: additions to one counter, submitted at replica 0, 1 …,
+    /// or where the protocol serves shards to one counter of each, in the last shard first.
     pub commands: usize,
     /// Of these, that many are reads: the last ones.
     pub reads: usize,
@@ -191,15 +194,22 @@ pub fn explore(
         ..campaign.clone()
     }
     .check()?;
+    let layout = campaign.options.iter().find(|(name, _)| name == "layout");
+    if bounds.seals > 0 && layout.is_some_and(|(_, layout)| !layout.is_empty()) {
+        let what = "the epoch of shards does not end".to_string();
+        return Err(ExploreError::Bounds(what));
+    }
     Ok(explore_entry(campaign, entry, bounds, &mut progress))
 }
 
-fn commands(bounds: &Bounds) -> Vec<Command> {
+fn commands(bounds: &Bounds, shards: usize) -> Vec<Command> {
     (0..bounds.commands)
         .map(|number| {
             let reads = number + bounds.reads >= bounds.commands;
             Command {
                 at: (number % bounds.replicas) as u16,
+                // In the shards in turn, the last one first, where there are any.
+                place: (shards - number % shards.max(1)) as u8,
                 operation: match reads {
                     true => Operation::Read,
                     false => Operation::Add(1 << number),
@@ -315,7 +325,7 @@ impl<'a> Search<'a> {
         progress: &'a mut dyn FnMut(ExploreProgress),
     ) -> Self {
         Self {
-            cast: Cast::new(entry, bounds, campaign.all_options(), commands(&bounds)),
+            cast: Cast::new(entry, bounds, campaign.all_options()),
             known: HashSet::default(),
             found: Vec::new(),
             transitions: 0,

@@ -10,39 +10,36 @@
 //! Replicas touch one another by frames only, so a step depends on nothing but the state. Worlds
 //! are small tuples of states then, and millions of them cost no more than looking up.
 
+use super::live::{Live, Out};
 use crate::{
     checkers::{
         Violation,
         monotone::Monotone,
         speculated::{Run, Speculated},
     },
-    configuration::first_descriptor,
-    explore::{Bounds, EPOCH_CLOCK, Tables},
-    machine::{self, Executed as Recorded, Operation, Record, Recorder, Registers, Reply, mix},
+    explore::{Bounds, Tables},
+    machine::{self, Executed as Recorded, Operation, Record, Reply, mix},
     panics,
     stored_epoch::{self, StoredEpoch},
 };
 use quintet_replica::{
-    BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Descriptor, Durability,
-    Entry, Epoch, EpochNumber, Executed, ExecutorLimits, FrameError, FrontendId, GroupId,
-    Incarnation, Input, Lane, Level, Link, Node, NodeSetup, Outcome, Output, Peer, PersistId,
-    Recipients, RecoveredBytes, ReplicaId, RequestKind, RequestStatus, Results, SessionId, Slot,
-    SnapshotInfo, Submission, Time, TimerKey, TimerOwner, Wake, World as Outside, Write, put_frame,
+    Bytes, Descriptor, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane, Layout, Level,
+    Outcome, Output, PersistId, Recipients, RequestStatus, Results, Slot, TimerKey, TimerOwner,
+    Write, put_frame,
 };
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hasher,
     sync::{Arc, PoisonError},
-    time::Duration,
 };
 
 /// Frontends embedded in replicas are numbered from here: by run and replica.
 const EMBEDDED: u64 = 1 << 30;
-/// A replica that wants to be called again at once is, so often.
-const SPINS_MAX: usize = 16;
-
 /// Of this many ways to a state besides the first it is looked whether they have one future.
 const OTHER_WAYS_MAX: usize = 3;
+
+/// A timer of the node at this place.
+pub(super) type Alarm = (u8, TimerKey);
 
 /// An event of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +50,7 @@ pub(super) enum Move {
     },
     /// The oldest write that is not durable becomes durable, with those of the same step.
     Persisted,
-    Timer(TimerKey),
+    Timer(Alarm),
     /// The command is submitted here.
     Submit(u8),
     /// The end of the epoch is offered here.
@@ -82,9 +79,11 @@ pub(super) enum End {
     Uncertain,
 }
 
-/// A batch that was executed, in the order of positions.
+/// A batch that was executed, in the order of positions in its group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Item {
+    /// The place of its group.
+    pub place: u8,
     pub position: u64,
     /// Over position, time, the commands and the state before them.
     pub hash: u64,
@@ -92,13 +91,13 @@ pub(super) struct Item {
     pub commands: Vec<u64>,
 }
 
-/// The durable part: promise and records with their epoch, the newest snapshots, and the epoch that
+/// The durable part: promises and records with their epoch, by the places of their groups, the newest snapshots, and the epoch that
 /// the replica is in, by its descriptor; none of these in the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct DiskImage {
-    promise: Option<(EpochNumber, Bytes)>,
-    records: Vec<(EpochNumber, Slot, Bytes)>,
-    snapshots: Vec<(Executed, Bytes)>,
+    promises: BTreeMap<u8, (EpochNumber, Bytes)>,
+    records: Vec<(u8, EpochNumber, Slot, Bytes)>,
+    pub snapshots: Vec<(Executed, Bytes)>,
     epoch: Option<(Bytes, Executed)>,
 }
 
@@ -110,12 +109,12 @@ impl DiskImage {
     pub fn holds(&self, bytes: &[u8], position: Option<u64>) -> bool {
         let newest = self.snapshots.last().map(|(id, _)| id.position.0);
         (self.records.iter())
-            .any(|(_, _, record)| record.windows(bytes.len()).any(|window| window == bytes))
+            .any(|(.., record)| record.windows(bytes.len()).any(|window| window == bytes))
             || position.is_some_and(|position| newest >= Some(position))
     }
 
     /// The epoch of a replica that starts from it.
-    fn stored_epoch(&self) -> StoredEpoch {
+    pub fn stored_epoch(&self) -> StoredEpoch {
         let decoded = |(descriptor, base): &(Bytes, Executed)| {
             (Descriptor::decode(descriptor.clone()).ok()).map(|descriptor| (descriptor, *base))
         };
@@ -124,26 +123,49 @@ impl DiskImage {
         stored
     }
 
-    fn save(&mut self, (id, bytes): (Executed, Bytes)) {
+    pub fn save(&mut self, (id, bytes): (Executed, Bytes)) {
         self.snapshots.push((id, bytes));
         let older = self.snapshots.len().saturating_sub(SNAPSHOTS_KEPT);
         self.snapshots.drain(..older);
     }
 
-    fn keep(&mut self, epoch: EpochNumber, write: Write) {
+    /// Promise and records of a group in this epoch.
+    pub fn of(&self, place: u8, epoch: EpochNumber) -> (Option<Bytes>, Vec<(Slot, Bytes)>) {
+        let promise = (self.promises.get(&place)).filter(|(of, _)| *of == epoch);
+        let records = self.records.iter();
+        let records = records.filter(|(at, of, ..)| (*at, *of) == (place, epoch));
+        (
+            promise.map(|(_, promise)| promise.clone()),
+            records
+                .map(|(.., slot, record)| (*slot, record.clone()))
+                .collect(),
+        )
+    }
+
+    fn keep(&mut self, pending: Pending) {
+        let Pending {
+            place,
+            epoch,
+            write,
+            ..
+        } = pending;
         match write {
-            Write::Promise(promise) => self.promise = Some((epoch, promise)),
-            Write::Record { slot, record } => self.records.push((epoch, slot, record)),
+            Write::Promise(promise) => {
+                self.promises.insert(place, (epoch, promise));
+            }
+            Write::Record { slot, record } => self.records.push((place, epoch, slot, record)),
         }
     }
 }
 
 /// A write that is not durable yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pending {
+pub(super) struct Pending {
     /// The step that it was made in.
-    step: u32,
-    id: PersistId,
+    pub step: u32,
+    /// The place of its group.
+    pub place: u8,
+    pub id: PersistId,
     epoch: EpochNumber,
     write: Write,
 }
@@ -154,14 +176,14 @@ pub(super) struct ReplicaState {
     pub id: u16,
     pub alive: bool,
     pub boot: u32,
-    parent: Option<(u32, Move)>,
+    pub parent: Option<(u32, Move)>,
     pub disk: Arc<DiskImage>,
-    pending: Vec<Pending>,
+    pub pending: Vec<Pending>,
     /// The snapshot that is being written, and those that are whole and not durable yet.
     unfinished: Option<(Executed, Vec<u8>)>,
-    saving: Vec<(Executed, Bytes)>,
-    pub timers: BTreeSet<TimerKey>,
-    firings: u32,
+    pub saving: Vec<(Executed, Bytes)>,
+    pub timers: BTreeSet<Alarm>,
+    pub firings: u32,
     steps: u32,
     /// The items that it executed in this run, as far as they are final.
     pub executed: Arc<Vec<Item>>,
@@ -210,6 +232,8 @@ pub(super) struct Step {
     pub sends: Vec<Sent>,
     pub ends: Vec<(u8, End)>,
     pub executed: Vec<Item>,
+    /// The number of what it shows of its shards, where there are shards.
+    pub seen: Option<u32>,
     pub violation: Option<Violation>,
 }
 
@@ -220,6 +244,7 @@ impl Step {
             && self.sends == other.sends
             && self.ends == other.ends
             && self.executed == other.executed
+            && self.seen == other.seen
             && self.violation == other.violation
     }
 }
@@ -228,6 +253,8 @@ impl Step {
 #[derive(Clone, Debug)]
 pub(super) struct Command {
     pub at: u16,
+    /// The place of its group.
+    pub place: u8,
     pub operation: Operation,
     pub level: Level,
 }
@@ -237,6 +264,9 @@ pub(super) struct Cast {
     pub entry: Entry,
     pub bounds: Bounds,
     pub options: Vec<(String, String)>,
+    /// The first group, and those that its protocol serves besides.
+    pub groups: Vec<GroupId>,
+    pub layout: Layout,
     pub commands: Vec<Command>,
     pub replica_states: Vec<ReplicaState>,
     index: HashMap<u128, u32>,
@@ -249,43 +279,6 @@ pub(super) struct Cast {
     pub by_state: bool,
     /// Other ways to each state than the first, where they are wanted; not all of them.
     other_ways: Option<HashMap<u32, Vec<(u32, Move)>>>,
-}
-
-struct View {
-    now: u64,
-    disk: Arc<DiskImage>,
-}
-
-impl Outside for View {
-    fn now(&self) -> Time {
-        Time(self.now)
-    }
-    fn clock(&self) -> ClockReading {
-        // Sessions would expire by the leaps of the other clock.
-        ClockReading {
-            earliest: EPOCH_CLOCK,
-            now: EPOCH_CLOCK,
-            latest: EPOCH_CLOCK,
-            deviation: 1,
-        }
-    }
-    fn room(&self, _: ReplicaId) -> usize {
-        1 << 30
-    }
-    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
-        let newest = self.disk.snapshots.last();
-        newest.map(|(id, bytes)| SnapshotInfo {
-            id: *id,
-            length: bytes.len() as u64,
-        })
-    }
-    fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
-        let mut kept = self.disk.snapshots.iter();
-        let (_, bytes) = kept.find(|(kept, _)| *kept == id)?;
-        let begin = (offset as usize).min(bytes.len());
-        let end = begin.saturating_add(length).min(bytes.len());
-        Some(bytes.slice(begin..end))
-    }
 }
 
 /// 128 bits of hash from two differently begun chains.
@@ -330,27 +323,19 @@ fn hash_of(value: &impl std::hash::Hash) -> u128 {
     wide.value()
 }
 
-/// A node that runs.
-struct Live {
-    node: Node,
-    record: Record,
-    view: View,
-    /// Bytes of the snapshot that is being written.
-    written: u64,
-}
-
 impl Cast {
-    pub fn new(
-        entry: Entry,
-        bounds: Bounds,
-        options: Vec<(String, String)>,
-        commands: Vec<Command>,
-    ) -> Self {
+    pub fn new(entry: Entry, bounds: Bounds, options: Vec<(String, String)>) -> Self {
+        let layout = layout_of(&options);
+        let groups = layout.groups().into_iter().map(|(group, _)| group);
+        let groups: Vec<GroupId> = [GroupId(0)].into_iter().chain(groups).collect();
+        let shards = groups.len() - 1;
         Self {
+            groups,
+            layout,
             entry,
             bounds,
             options,
-            commands,
+            commands: super::commands(&bounds, shards),
             replica_states: Vec::new(),
             index: HashMap::new(),
             messages: Vec::new(),
@@ -450,303 +435,6 @@ impl Cast {
         step
     }
 
-    fn first_epoch(&self) -> Epoch {
-        Epoch {
-            cluster: ClusterId(1),
-            number: EpochNumber(1),
-            members: self.bounds.replicas,
-            options: self.options.clone(),
-            secret: [7; 32],
-            leader_first: ReplicaId(0),
-        }
-    }
-
-    /// The descriptor of the first epoch, and that of the epoch on a disk with its base.
-    fn descriptor_on(&self, disk: &DiskImage) -> (Descriptor, Executed) {
-        let first = || {
-            let epoch = self.first_epoch();
-            first_descriptor(&self.entry, &self.options, Durability::Disk, &epoch)
-        };
-        disk.stored_epoch()
-            .unwrap_or_else(|| (first(), Executed::default()))
-    }
-
-    fn epoch_of(&self, descriptor: &Descriptor) -> Epoch {
-        match descriptor.number {
-            EpochNumber(1) => self.first_epoch(),
-            _ => stored_epoch::later(descriptor, &self.first_epoch()),
-        }
-    }
-
-    fn node_with(&self, before: &ReplicaState, boot: u32, record: Record) -> Option<Node> {
-        let id = before.id;
-        let (descriptor, base) = self.descriptor_on(&before.disk);
-        let setup = NodeSetup {
-            id: ReplicaId(id),
-            incarnation: Incarnation(1),
-            boot: Boot(boot.into()),
-            group: GroupId(0),
-            epoch: self.epoch_of(&descriptor),
-            durability: Durability::Disk,
-            seed: u64::from(id) << 32 | u64::from(boot),
-            frontend: frontend(id, boot),
-            snapshot_bytes_min: 1 << 40,
-            limits: ExecutorLimits {
-                disk_hung_after: Duration::ZERO,
-                pace_beat: Duration::ZERO,
-                ..ExecutorLimits::default()
-            },
-        };
-        let machine = Box::new(Recorder::new(
-            Box::new(Registers::new(3, 0, 1 << 20)),
-            record,
-        ));
-        let node = Node::new(setup, &self.entry, machine).ok()?;
-        // Without a descriptor an epoch cannot end, and nodes do not speak of it.
-        Some(match self.bounds.seals {
-            0 => node,
-            _ => node.with_descriptor(descriptor.encode()).with_base(base),
-        })
-    }
-
-    /// A timer that fires moves its replica's clock on by so much.
-    const fn leap(&self) -> u64 {
-        self.bounds.leap_ms * 1_000_000
-    }
-
-    /// A node in the state that the last move led to, by everything that happened since its boot.
-    fn revive(&self, last: Option<(u32, Move)>) -> Option<Live> {
-        let mut chain = Vec::new();
-        let mut next = last;
-        while let Some((parent, happened)) = next {
-            chain.push((parent, happened));
-            if matches!(happened, Move::Boot { .. }) {
-                break;
-            }
-            next = self.replica_states[parent as usize].parent;
-        }
-        let mut live: Option<Live> = None;
-        let mut outputs = Vec::new();
-        for (from, happened) in chain.into_iter().rev() {
-            outputs.clear();
-            self.happen(&mut live, from, happened, &mut outputs).ok()?;
-        }
-        if let Some(live) = &live {
-            take(&live.record);
-        }
-        live
-    }
-
-    /// Lets a move happen to a running node.
-    fn happen(
-        &self,
-        live: &mut Option<Live>,
-        replica_state: u32,
-        happens: Move,
-        outputs: &mut Vec<Output>,
-    ) -> Result<(), Violation> {
-        let before = &self.replica_states[replica_state as usize];
-        if let Move::Boot { up } = happens {
-            let record = Record::default();
-            let boot = before.boot + 1;
-            let node = self.node_with(before, boot, record.clone());
-            let node = node.ok_or_else(|| Violation::new("options", "cannot be made"))?;
-            let mut started = Live {
-                node,
-                record,
-                view: View {
-                    now: u64::from(before.firings) * self.leap(),
-                    disk: before.disk.clone(),
-                },
-                written: 0,
-            };
-            let of = started.node.epoch();
-            let promise = before.disk.promise.iter();
-            let records = before.disk.records.iter();
-            let recovered = RecoveredBytes {
-                first_boot: before.boot == 0,
-                state_lost: false,
-                promise: (promise.filter(|(epoch, _)| *epoch == of))
-                    .map(|(_, promise)| promise.clone())
-                    .next(),
-                checkpoint: None,
-                records: (records.filter(|(epoch, ..)| *epoch == of))
-                    .map(|(_, slot, record)| (*slot, record.clone()))
-                    .collect(),
-            };
-            (started.node.start(recovered, &started.view, outputs))
-                .map_err(|error| Violation::new("recovery", error.to_string()))?;
-            self.settle(&mut started, outputs, 0)?;
-            for peer in (0..self.bounds.replicas as u16).filter(|peer| up & (1 << peer) != 0) {
-                let incarnation = Incarnation(1);
-                let link = Input::Link(Peer::Replica(ReplicaId(peer)), Link::Up { incarnation });
-                // Only frames can be refused.
-                let begun = outputs.len();
-                let _ = started.node.on_input(link, &started.view, outputs);
-                self.settle(&mut started, outputs, begun)?;
-            }
-            *live = Some(started);
-            return Ok(());
-        }
-        let Some(running) = live else {
-            return Err(Violation::new(
-                "rig",
-                "a node that is down was to do something",
-            ));
-        };
-        running.view.disk = before.disk.clone();
-        let begun = outputs.len();
-        let input = match happens {
-            Move::Seal => {
-                let (descriptor, _) = self.descriptor_on(&before.disk);
-                let next = descriptor.successor().encode();
-                // Where it cannot end, nothing is offered.
-                let _ = running.node.offer_seal(&next, &running.view, outputs);
-                return self.settle(running, outputs, begun);
-            }
-            Move::Saved => {
-                let Some((id, bytes)) = before.saving.first().cloned() else {
-                    return Err(Violation::new("rig", "no snapshot to become durable"));
-                };
-                let length = bytes.len() as u64;
-                let mut disk = (*before.disk).clone();
-                disk.save((id, bytes));
-                running.view.disk = Arc::new(disk);
-                Input::SnapshotSaved(SnapshotInfo { id, length })
-            }
-            Move::Frame { from, message } => Input::Frame {
-                from: Peer::Replica(ReplicaId(from)),
-                arrived: Time(running.view.now),
-                frame: self.messages[message as usize].clone(),
-            },
-            Move::Persisted => {
-                let group = before.pending.first().map(|it| it.step);
-                let last = (before.pending.iter())
-                    .take_while(|it| Some(it.step) == group)
-                    .last();
-                let Some(last) = last else {
-                    return Err(Violation::new("rig", "nothing to become durable"));
-                };
-                Input::Persisted(last.id)
-            }
-            Move::Timer(key) => {
-                running.view.now = u64::from(before.firings + 1) * self.leap();
-                Input::Timer(key)
-            }
-            Move::Submit(command) => Input::Submit(self.submission(command, before)),
-            Move::LinkUp(peer) => Input::Link(
-                Peer::Replica(ReplicaId(peer)),
-                Link::Up {
-                    incarnation: Incarnation(1),
-                },
-            ),
-            Move::LinkReset(peer) => Input::Link(Peer::Replica(ReplicaId(peer)), Link::Reset),
-            Move::LinkDown(peer) => Input::Link(Peer::Replica(ReplicaId(peer)), Link::Down),
-            Move::Crash { .. } | Move::Boot { .. } => {
-                return Err(Violation::new("rig", "handled elsewhere"));
-            }
-        };
-        match running.node.on_input(input, &running.view, outputs) {
-            Ok(()) | Err(FrameError::Epoch { .. }) => {}
-            Err(error) => return Err(Violation::new("codec", error.to_string())),
-        }
-        running.node.assert_invariants();
-        self.settle(running, outputs, begun)
-    }
-
-    /// The node works until it has nothing to do; what it asked for from output `begun` on and the
-    /// world does at once, is done.
-    fn settle(
-        &self,
-        live: &mut Live,
-        outputs: &mut Vec<Output>,
-        mut begun: usize,
-    ) -> Result<(), Violation> {
-        loop {
-            for _ in 0..SPINS_MAX {
-                if live.node.on_idle(&live.view, outputs) != Wake::Spin {
-                    break;
-                }
-            }
-            let mut is_done = true;
-            while let Some(output) = outputs.get(begun).cloned() {
-                begun += 1;
-                is_done &= !self.do_at_once(live, output, outputs)?;
-            }
-            if is_done {
-                break;
-            }
-        }
-        live.node.assert_invariants();
-        Ok(())
-    }
-
-    /// True when the node has been told of it.
-    fn do_at_once(
-        &self,
-        live: &mut Live,
-        output: Output,
-        outputs: &mut Vec<Output>,
-    ) -> Result<bool, Violation> {
-        match output {
-            Output::SnapshotBegin { .. } => {
-                live.written = 0;
-                return Ok(false);
-            }
-            Output::SnapshotAppend(chunk) => {
-                live.written += chunk.len() as u64;
-                let written = Input::SnapshotWritten(live.written);
-                // Only frames can be refused.
-                let _ = live.node.on_input(written, &live.view, outputs);
-            }
-            Output::SnapshotTruncate(length) => {
-                live.written = length;
-                return Ok(false);
-            }
-            Output::EpochBegins { descriptor, .. } => {
-                let unreadable = |error: &dyn std::fmt::Display| {
-                    Violation::new("epochs", format!("an epoch that cannot begin: {error}"))
-                };
-                let next = Descriptor::decode(descriptor).map_err(|error| unreadable(&error))?;
-                let (epoch, seed) = (self.epoch_of(&next), next.number.0);
-                (live.node)
-                    .begin_epoch(&self.entry, epoch, seed, &live.view, outputs)
-                    .map_err(|error| unreadable(&error))?;
-            }
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    fn submission(&self, command: u8, replica_state: &ReplicaState) -> Submission {
-        let session = SessionId {
-            owner: u64::from(command) + 1,
-            number: 1,
-        };
-        let level = self.commands[usize::from(command)].level;
-        let mut batch = BatchBuilder::new();
-        let mut id = CommandId {
-            session,
-            sequence: 0,
-        };
-        if level == Level::Ordered {
-            batch.push(id, RequestKind::Open, 0, &EPOCH_CLOCK.to_le_bytes());
-            id.sequence = 1;
-        }
-        batch.push(id, RequestKind::Command, 0, &self.payload(command));
-        let number = BatchId(u64::from(command) + 1);
-        Submission {
-            id: number,
-            level,
-            batch: batch.finish(
-                frontend(replica_state.id, replica_state.boot),
-                number,
-                level,
-            ),
-            deadline: Time(u64::MAX / 2),
-        }
-    }
-
     fn crashed(&self, replica_state: u32, kept: u8) -> ReplicaState {
         let mut after = self.replica_states[replica_state as usize].clone();
         let mut groups: Vec<u32> = after.pending.iter().map(|it| it.step).collect();
@@ -755,7 +443,7 @@ impl Cast {
         let mut disk = (*after.disk).clone();
         for it in std::mem::take(&mut after.pending) {
             if groups.contains(&it.step) {
-                disk.keep(it.epoch, it.write);
+                disk.keep(it);
             }
         }
         (after.unfinished, after.saving) = (None, Vec::new());
@@ -779,6 +467,7 @@ impl Cast {
                 sends: Vec::new(),
                 ends: Vec::new(),
                 executed: Vec::new(),
+                seen: None,
                 violation: None,
             };
         }
@@ -806,7 +495,7 @@ impl Cast {
         replica_state: u32,
         happens: Move,
         mut live: Option<Live>,
-        outputs: Vec<Output>,
+        outputs: Vec<Out>,
         mut violation: Option<Violation>,
     ) -> Step {
         let mut after = self.replica_states[replica_state as usize].clone();
@@ -820,13 +509,12 @@ impl Cast {
                 let group = after.pending.first().map(|it| it.step);
                 let mut disk = (*after.disk).clone();
                 // Views are an epoch's own.
-                let now = live.as_ref().map(|live| live.node.epoch());
+                let now = live.as_ref().map(|live| live.node().epoch());
                 while after.pending.first().map(|it| it.step) == group && !after.pending.is_empty()
                 {
-                    let Pending {
-                        id, epoch, write, ..
-                    } = after.pending.remove(0);
-                    disk.keep(epoch, write);
+                    let pending = after.pending.remove(0);
+                    let id = pending.id;
+                    disk.keep(pending);
                     let mut promises = after.promises.iter();
                     if let Some((_, of, view)) = promises.find(|(promise, ..)| *promise == id)
                         && Some(*of) == now
@@ -841,9 +529,9 @@ impl Cast {
                 disk.save(after.saving.remove(0));
                 after.disk = Arc::new(disk);
             }
-            Move::Timer(key) => {
+            Move::Timer(alarm) => {
                 after.firings += 1;
-                after.timers.remove(&key);
+                after.timers.remove(&alarm);
             }
             _ => {}
         }
@@ -852,27 +540,31 @@ impl Cast {
             sends: Vec::new(),
             ends: Vec::new(),
             executed: Vec::new(),
+            seen: None,
             violation: None,
         };
         let view = live
             .as_ref()
-            .map_or(0, |live| live.node.protocol_status().view);
+            .map_or(0, |live| live.node().protocol_status().view);
         for output in outputs {
             self.carry_out(&mut after, &mut step, view, output, &mut violation);
         }
         if let Some(live) = &live {
-            let status = live.node.protocol_status();
-            let record = take(&live.record);
-            step.executed = match self.entry.speculates {
-                true => final_items(&mut after.speculated, record, live, status.stable),
-                false => items(&record),
-            };
+            let status = live.node().protocol_status();
+            let records = live.records.iter().map(take).enumerate();
+            for (place, record) in records {
+                step.executed.extend(match self.entry.speculates {
+                    true => final_items(&mut after.speculated, record, live, status.stable),
+                    false => items(place as u8, &record),
+                });
+            }
+            step.seen = self.see(live);
             let mut executed = (*after.executed).clone();
             executed.extend(step.executed.iter().cloned());
             after.executed = Arc::new(executed);
             let shown = match happens {
-                Move::Boot { .. } => after.monotone.restarted_node(after.id, &live.node),
-                _ => after.monotone.shows_node(after.id, &live.node),
+                Move::Boot { .. } => after.monotone.restarted_node(after.id, live.node()),
+                _ => after.monotone.shows_node(after.id, live.node()),
             };
             violation = violation.or(shown.err());
         }
@@ -886,7 +578,7 @@ impl Cast {
         after: &mut ReplicaState,
         step: &mut Step,
         view: u64,
-        output: Output,
+        (place, output): Out,
         violation: &mut Option<Violation>,
     ) {
         match output {
@@ -915,7 +607,8 @@ impl Cast {
                 }
             }
             Output::Put { to, ranges } => {
-                let frame = put_frame(GroupId(0), after.writes_in(), ranges).into_bytes();
+                let frame = put_frame(self.groups[usize::from(place)], after.writes_in(), ranges)
+                    .into_bytes();
                 let message = self.message(frame);
                 step.sends.extend(to.iter().map(|to| Sent {
                     to: to.0,
@@ -926,11 +619,12 @@ impl Cast {
             }
             Output::Journal { id, write } => {
                 let epoch = after.writes_in();
-                if matches!(write, Write::Promise(_)) {
+                if matches!(write, Write::Promise(_)) && place == 0 {
                     after.promises.push((id, epoch, view));
                 }
                 after.pending.push(Pending {
                     step: after.steps,
+                    place,
                     id,
                     epoch,
                     write,
@@ -941,11 +635,11 @@ impl Cast {
                 // for what leads to another epoch.
                 let node = key.owner == TimerOwner::Node && self.bounds.seals > 0;
                 if key.owner == TimerOwner::Replica || node && is_for_epochs(key) {
-                    after.timers.insert(key);
+                    after.timers.insert((place, key));
                 }
             }
             Output::CancelTimer { key } => {
-                after.timers.remove(&key);
+                after.timers.remove(&(place, key));
             }
             Output::Done { batch, outcome } => {
                 let command = (batch.0.saturating_sub(1)) as u8;
@@ -1008,7 +702,9 @@ impl Cast {
         let mut wide = Wide::new(2);
         let state = live.and_then(|live| {
             let mut inner = Wide::new(3);
-            live.node.fingerprint(&mut inner).then(|| inner.value())
+            let mut nodes = live.nodes.iter_mut();
+            let whole = nodes.all(|node| node.fingerprint(&mut inner));
+            whole.then(|| inner.value())
         });
         wide.word(u64::from(after.id) << 32 | u64::from(after.boot));
         match (state, after.alive) {
@@ -1022,7 +718,7 @@ impl Cast {
                 self.by_state |= after.alive;
                 let state = state.unwrap_or(0);
                 let writes: Vec<_> = (after.pending.iter())
-                    .map(|it| (it.epoch, &it.write))
+                    .map(|it| (it.place, it.epoch, &it.write))
                     .collect();
                 let groups: Vec<u32> = (after.pending.iter())
                     .map(|it| it.step - after.pending[0].step)
@@ -1070,7 +766,7 @@ impl Cast {
 /// All commands are about this key: a counter, whose replies show the order.
 pub(super) const KEY: u32 = 2;
 
-fn frontend(id: u16, boot: u32) -> FrontendId {
+pub(super) fn frontend(id: u16, boot: u32) -> FrontendId {
     FrontendId(EMBEDDED + (u64::from(boot) << 8) + u64::from(id))
 }
 
@@ -1078,6 +774,13 @@ fn frontend(id: u16, boot: u32) -> FrontendId {
 fn home(frontend: FrontendId) -> Option<(u16, u32)> {
     let number = frontend.0.checked_sub(EMBEDDED)?;
     Some(((number & 0xff) as u16, (number >> 8) as u32))
+}
+
+/// The groups that a protocol is told to serve besides its own.
+fn layout_of(options: &[(String, String)]) -> Layout {
+    let text = options.iter().find(|(name, _)| name == "layout");
+    let layout = text.and_then(|(_, text)| text.parse().ok());
+    layout.unwrap_or_default()
 }
 
 /// Whether a timer of a node makes replicas tell each other of epochs, or fetch a state again.
@@ -1088,7 +791,7 @@ fn is_for_epochs(key: TimerKey) -> bool {
     )
 }
 
-fn take(record: &Record) -> Vec<Recorded> {
+pub(super) fn take(record: &Record) -> Vec<Recorded> {
     std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -1101,8 +804,8 @@ fn final_items(
 ) -> Vec<Item> {
     if !record.is_empty() {
         speculated.executed(Run {
-            epoch: live.node.epoch(),
-            slot: live.node.executed().slot,
+            epoch: live.node().epoch(),
+            slot: live.node().executed().slot,
             record,
             state: None,
             queries: Vec::new(),
@@ -1110,12 +813,12 @@ fn final_items(
     }
     let mut ready = Vec::new();
     while let Some(run) = speculated.ready(stable) {
-        ready.extend(items(&run.record));
+        ready.extend(items(0, &run.record));
     }
     ready
 }
 
-fn items(recorded: &[Recorded]) -> Vec<Item> {
+fn items(place: u8, recorded: &[Recorded]) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     for one in recorded {
         match one {
@@ -1124,6 +827,7 @@ fn items(recorded: &[Recorded]) -> Vec<Item> {
                 time,
                 digest,
             } => items.push(Item {
+                place,
                 position: *position,
                 hash: mix(mix(*position, time.0), *digest as u64),
                 commands: Vec::new(),

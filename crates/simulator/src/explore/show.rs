@@ -1,7 +1,7 @@
 //! The shortest way to what does not hold, as lines and as a picture.
 
 use super::{
-    replica_state::{Cast, End},
+    replica_state::{Alarm, Cast, End},
     world::{Action, World},
 };
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     checkers::Violation,
     picture::{Scene, Tone},
 };
-use quintet_replica::{Bytes, ClientFrame, TimerKey, TimerOwner, read_client_frame};
+use quintet_replica::{Bytes, ClientFrame, TimerOwner, read_client_frame};
 
 fn frame(cast: &Cast, message: u32) -> String {
     let bytes: &Bytes = &cast.messages[message as usize];
@@ -22,7 +22,7 @@ fn frame(cast: &Cast, message: u32) -> String {
     }
 }
 
-fn timer(cast: &Cast, key: TimerKey) -> String {
+fn timer(cast: &Cast, (_, key): Alarm) -> String {
     let name = (cast.entry.timer_name)(key.timer).filter(|_| key.owner == TimerOwner::Replica);
     name.unwrap_or_else(|| format!("{:?} {}", key.owner, key.timer))
 }

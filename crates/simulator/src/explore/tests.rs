@@ -205,3 +205,70 @@ fn hash_that_leaves_something_out_is_found() {
     let (_, differs) = compare_ways(&campaign, Entry::of::<Toy>(), bounds);
     assert!(differs.is_some_and(|what| what.contains("reached by")));
 }
+
+/// Two shards that overlap, one of which needs both of its members.
+const SHARDS: &str = "a groups=1 pin=0,1 members=1..2; b groups=2 pin=1,2 members=2..2";
+/// A shard that needs both of its members, and one that another replica may take over.
+#[cfg(feature = "bugs")]
+const MOVES: &str = "a groups=1 pin=1,2 members=2..2; b groups=2 nodes=0,1,2 members=1..1";
+
+/// A replica dies, and comes back.
+fn shards(layout: &str, commands: usize, bug: Option<&str>) -> Exploration {
+    let campaign = Campaign {
+        protocol: String::from("derecho"),
+        options: vec![("layout".to_string(), layout.to_string())],
+        bug: bug.map(ToString::to_string),
+        ..Campaign::default()
+    };
+    let bounds = Bounds {
+        commands,
+        timers: 0,
+        at_once: true,
+        down: true,
+        leap_ms: 200,
+        ..Bounds::default()
+    };
+    let entry = *find("derecho").unwrap();
+    let found = explore_entry(&campaign, entry, bounds, &mut |_| ());
+    println!("{found:?}");
+    found
+}
+
+#[test]
+fn shards_hold_when_a_member_dies_and_returns_in_every_world() {
+    let found = shards(SHARDS, 0, None);
+    assert_eq!(found.violation, None, "{}", found.lines.join("\n"));
+    assert!(found.complete && found.told_apart_by == "state");
+    assert!(found.branches.contains_key("shard begun"), "{found:?}");
+}
+
+#[cfg(feature = "bugs")]
+#[test]
+fn injected_bugs_of_shards_are_found_by_a_search() {
+    for (bug, layout, commands) in [
+        ("base_of_one_shard_for_all", SHARDS, 1),
+        ("lost_shard_begins_empty", MOVES, 1),
+        ("active_below_minimum", SHARDS, 0),
+    ] {
+        let violation = shards(layout, commands, Some(bug)).violation;
+        assert!(
+            violation.is_some_and(|what| what.starts_with("roles")),
+            "{bug}"
+        );
+    }
+}
+
+#[test]
+fn epoch_of_shards_is_not_asked_to_end() {
+    let campaign = Campaign {
+        protocol: String::from("derecho"),
+        options: vec![("layout".to_string(), SHARDS.to_string())],
+        ..Campaign::default()
+    };
+    let bounds = Bounds {
+        seals: 1,
+        ..Bounds::default()
+    };
+    let refused = explore(&campaign, bounds, |_| ()).unwrap_err();
+    assert!(refused.to_string().contains("does not end"), "{refused}");
+}

@@ -7,12 +7,15 @@
 //! A world is a row of numbers, the same for the same world however it was reached: frames that
 //! may overtake each other are sorted, and so are client events between which no real time passes.
 
-use super::replica_state::{Cast, End, Item, Move, Step};
+use super::{
+    replica_state::{Alarm, Cast, End, Item, KEY, Move, Step},
+    shards::Known,
+};
 use crate::{
     checkers::{Violation, cells},
     history::{Fate, Recorded},
 };
-use quintet_replica::{NodeState, ReplicaId, TimerKey};
+use quintet_replica::{NodeState, ReplicaId};
 use std::sync::Arc;
 
 /// The limit of the steps that follow booting.
@@ -26,7 +29,7 @@ pub(super) enum Action {
     /// The frame at this place of those in progress arrives.
     Deliver(u16),
     Persist(u16),
-    Fire(u16, TimerKey),
+    Fire(u16, Alarm),
     Submit(u8),
     /// The end of the epoch is offered at replica 0.
     Seal,
@@ -75,6 +78,8 @@ pub(super) struct Parts {
     sealed: u32,
     /// The number of the order that was executed so far, anywhere.
     decided: u32,
+    /// The number of what was seen of the shards so far.
+    pub known: u32,
     pub events: Vec<u32>,
     pub flights: Vec<Flight>,
 }
@@ -82,6 +87,7 @@ pub(super) struct Parts {
 /// Orders and ends, by number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tables {
+    pub known: Known,
     orders: Vec<Arc<Vec<Item>>>,
     ends: Vec<(u8, End)>,
 }
@@ -125,6 +131,7 @@ impl World {
             crashed: 0,
             sealed: 0,
             decided: cast.tables.order(Vec::new()),
+            known: cast.tables.known.nothing(&cast.layout),
             events: Vec::new(),
             flights: Vec::new(),
         };
@@ -165,15 +172,16 @@ impl World {
     pub fn parts(&self, cast: &Cast) -> Parts {
         let replicas = cast.bounds.replicas;
         let (replica_states, rest) = self.0.split_at(replicas);
-        let events = rest[2] as usize;
+        let events = rest[3] as usize;
         Parts {
             replica_states: replica_states.to_vec(),
             fired: rest[0] >> 16,
             sealed: rest[0] >> 8 & 0xff,
             crashed: rest[0] & 0xff,
             decided: rest[1],
-            events: rest[3..3 + events].to_vec(),
-            flights: rest[3 + events..]
+            known: rest[2],
+            events: rest[4..4 + events].to_vec(),
+            flights: rest[4 + events..]
                 .iter()
                 .map(|word| Flight::of(*word))
                 .collect(),
@@ -318,6 +326,9 @@ impl Parts {
             return Err(violation.clone());
         }
         self.replica_states[usize::from(id)] = step.next;
+        if let Some(seen) = step.seen {
+            self.known = self.see(id, seen, cast)?;
+        }
         for sent in &step.sends {
             let to = &cast.replica_states[self.replica_states[usize::from(sent.to)] as usize];
             if to.alive && sent.to != id && sent.boot.is_none_or(|boot| boot == to.boot) {
@@ -343,7 +354,9 @@ impl Parts {
         let mut longer: Option<Vec<Item>> = None;
         for item in items {
             let mut known = order.iter();
-            if let Some(known) = known.find(|known| known.position == item.position) {
+            if let Some(known) =
+                known.find(|known| (known.place, known.position) == (item.place, item.position))
+            {
                 if known != item {
                     let what = format!(
                         "replica {id} executes operations {:?} in place {}, another one executed \
@@ -369,7 +382,9 @@ impl Parts {
                     return Err(Violation::new("exactly_once", what));
                 }
             }
-            let at = longer.partition_point(|known| known.position < item.position);
+            let at = longer.partition_point(|known| {
+                (known.place, known.position) < (item.place, item.position)
+            });
             longer.insert(at, item.clone());
         }
         if let Some(longer) = longer {
@@ -418,6 +433,19 @@ impl Parts {
                 .holds(&payload, position)
         };
         let holders: Vec<bool> = self.replica_states.iter().map(holds).collect();
+        let on: Vec<usize> = (0..holders.len()).filter(|id| holders[*id]).collect();
+        let place = usize::from(cast.commands[usize::from(command)].place);
+        if let Some(shard) = place.checked_sub(1) {
+            let min = cast.layout.subgroup(shard).min;
+            if on.len() < min {
+                let what = format!(
+                    "operation {command} is acknowledged and durable on replicas {on:?} alone: \
+                     its shard has at least {min}"
+                );
+                return Err(Violation::new("durable", what));
+            }
+            return Ok(());
+        }
         let without: Vec<NodeState> = (holders.iter().enumerate())
             .map(|(id, holds)| NodeState {
                 id: ReplicaId(id as u16),
@@ -426,7 +454,6 @@ impl Parts {
             })
             .collect();
         if (cast.entry.viable)(self.replica_states.len(), &without) {
-            let on: Vec<usize> = (0..holders.len()).filter(|id| holders[*id]).collect();
             let what = format!(
                 "operation {command} is acknowledged and durable on replicas {on:?} alone: the \
                  others may continue without it"
@@ -445,7 +472,8 @@ impl Parts {
                 numbers.push(*event as u8);
                 history.push(Recorded {
                     client: *event as u16,
-                    key: super::replica_state::KEY,
+                    // The register of each group is another one.
+                    key: KEY + 3 * u32::from(cast.commands[*event as usize].place),
                     operation: cast.commands[*event as usize].operation,
                     invoked: ordinal,
                     fate: Fate::Open,
@@ -487,6 +515,7 @@ impl Parts {
         words.extend([
             self.fired << 16 | self.sealed << 8 | self.crashed,
             self.decided,
+            self.known,
             self.events.len() as u32,
         ]);
         words.extend(self.events);
