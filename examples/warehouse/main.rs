@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   balancers 0 to 3 ── read ──► cache/K ── not there, or older ──► store/K
-//!                    └─ write ─► store/K ── handed off ──► cache/K: what it has of the key is old
+//!                    │             └─ reads notice/K at the same member
+//!                    └─ write ─► store/K ── handed off ──► notice/K: the key has a newer version
 //! ```
 //!
 //! `cargo run --release -p quintet --example warehouse` starts the processes, kills each of them in
@@ -11,7 +12,7 @@
 //! is lost and no read is older than the last write. `--kills N` kills the first N only.
 
 use quintet::groups::{
-    CallContext, CallError, Group, Persistent, PersistentMap, Service, Version, VolatileMap,
+    CallContext, CallError, Group, Persistent, PersistentMap, Place, Service, Version, VolatileMap,
     service,
 };
 use serde::{Deserialize, Serialize};
@@ -45,11 +46,12 @@ struct Store {
 
 #[service]
 impl Store {
-    /// Puts an item under a key; the cache hears that it has another version now.
+    /// Puts an item under a key; the cache's notices tell that it has another version now.
     #[ordered]
     fn put(&mut self, context: &mut CallContext, shard: usize, key: String, item: Item) -> Version {
         let version = context.version();
-        context.then("cache", shard, Cache::calls().outdate(key.clone(), version));
+        let changed = Notice::calls().changed(key.clone(), version);
+        context.then("notice", shard, changed);
         self.items.insert(key, item);
         *self.writes += 1;
         version
@@ -61,27 +63,39 @@ impl Store {
     }
 }
 
+/// The newest version of each key.
+#[derive(Default, Service)]
+struct Notice {
+    newest: VolatileMap<String, Version>,
+}
+
+#[service]
+impl Notice {
+    #[ordered]
+    fn changed(&mut self, key: String, version: Version) {
+        self.newest.insert(key, version);
+    }
+}
+
 #[derive(Default, Service)]
 struct Cache {
-    newest: VolatileMap<String, Version>,
     filled: VolatileMap<String, (Version, Item)>,
 }
 
 #[service]
 impl Cache {
     #[ordered]
-    fn outdate(&mut self, key: String, version: Version) {
-        self.newest.insert(key, version);
-    }
-    #[ordered]
     fn fill(&mut self, key: String, version: Version, item: Item) {
-        self.filled.insert(key, (version, item));
+        let filled = self.filled.get(&key);
+        if filled.is_none_or(|(filled, _)| *filled < version) {
+            self.filled.insert(key, (version, item));
+        }
     }
     /// The item, unless the store has a newer one.
     #[query]
-    fn get(&self, key: &str) -> Option<Item> {
+    fn get(&self, place: &Place, key: &str) -> Option<Item> {
         let (version, item) = self.filled.get(key)?;
-        let newest = self.newest.get(key);
+        let newest = place.sibling::<Notice>("notice")?.newest.get(key);
         newest
             .is_none_or(|newest| newest <= version)
             .then(|| item.clone())
@@ -98,7 +112,8 @@ fn shard_of(key: &str) -> usize {
     quintet::runtime::layout::shard_of(key.as_bytes(), SHARDS)
 }
 
-fn read(group: &Group, key: &str) -> Result<Option<Item>, CallError> {
+/// The item, and whether the cache had it.
+fn read(group: &Group, key: &str) -> Result<Option<(Item, bool)>, CallError> {
     let cache = group.shard_of::<Cache>("cache", key)?;
     // Without its cache a shard is slower, and not wrong.
     if let Ok(Some(item)) = cache
@@ -107,29 +122,32 @@ fn read(group: &Group, key: &str) -> Result<Option<Item>, CallError> {
         .deadline(Duration::from_secs(2))
         .wait()
     {
-        return Ok(Some(item));
+        return Ok(Some((item, true)));
     }
     let store = group.shard_of::<Store>("store", key)?;
     let Some((version, item)) = store.query().get(key).wait()? else {
         return Ok(None);
     };
     drop(cache.ordered().fill(key.to_owned(), version, item.clone()));
-    Ok(Some(item))
+    Ok(Some((item, false)))
 }
 
 fn write(group: &Group, key: &str, item: Item) -> Result<Version, CallError> {
     let store = group.shard_of::<Store>("store", key)?;
     let put = store.ordered().put(shard_of(key), key.to_owned(), item);
-    // Until the cache knows, it may answer with the item before.
+    // Until the notice is there, the cache may answer with the item before.
     put.handed_off()
 }
 
 /// One process.
 fn member(id: u16, addresses: &[String], directory: &str) -> Outcome {
-    let group = Group::member("warehouse", id, addresses, directory)
+    let (peers, calls) = addresses.split_at(addresses.len() / 2);
+    let group = Group::member("warehouse", id, peers, directory)
+        .calls_at(calls)
         .layout(LAYOUT)
         .deadline(Duration::from_secs(5))
         .serve::<Store>()
+        .serve::<Notice>()
         .serve::<Cache>()
         .start()?;
     if id < BALANCERS {
@@ -163,12 +181,17 @@ fn balance(id: u16, group: &Arc<Group>) -> Outcome {
                     continue;
                 }
                 println!("written {key} {revision}");
-                if let Ok(found) = read(&group, key) {
-                    let found = found.map_or(0, |item| item.revision);
+                // From the store, as a rule, and then from the cache.
+                for _ in 0..2 {
+                    let Ok(found) = read(&group, key) else {
+                        continue;
+                    };
+                    let cached = u8::from(found.as_ref().is_some_and(|(_, cached)| *cached));
+                    let found = found.map_or(0, |(item, _)| item.revision);
                     if found != revision {
                         println!("wrong {key}: revision {found}, and {revision} was written");
                     }
-                    println!("read {key} {found}");
+                    println!("read {key} {cached}");
                 }
             }
         })
@@ -191,7 +214,7 @@ fn balance(id: u16, group: &Arc<Group>) -> Outcome {
 fn known(group: &Group, key: &str, stops: &AtomicBool) -> u64 {
     while !stops.load(Ordering::Relaxed) {
         match read(group, key) {
-            Ok(item) => return item.map_or(0, |item| item.revision),
+            Ok(found) => return found.map_or(0, |(item, _)| item.revision),
             Err(_) => thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -205,6 +228,7 @@ struct Told {
     found: HashMap<String, u64>,
     writes: u64,
     reads: u64,
+    cached: u64,
     stopped: usize,
     wrong: Vec<String>,
 }
@@ -223,7 +247,10 @@ impl Told {
                 self.written.insert(key.to_owned(), number(2));
                 self.writes += 1;
             }
-            ["read", _, _] => self.reads += 1,
+            ["read", _, _] => {
+                self.reads += 1;
+                self.cached += number(2);
+            }
             ["found", key, _] => {
                 self.found.insert(key.to_owned(), number(2));
             }
@@ -242,7 +269,8 @@ struct Warehouse {
 
 impl Warehouse {
     fn open() -> Outcome<Self> {
-        let listeners: Vec<_> = (0..MEMBERS)
+        // Where the members talk to each other, and where they serve calls.
+        let listeners: Vec<_> = (0..2 * MEMBERS)
             .map(|_| TcpListener::bind("127.0.0.1:0"))
             .collect::<Result<_, _>>()?;
         let addresses = listeners.iter().map(|it| Ok(it.local_addr()?.to_string()));
@@ -384,8 +412,8 @@ fn main() -> Outcome {
     warehouse.check()?;
     let told = warehouse.told();
     println!(
-        "{} writes and {} reads; all acknowledged writes are there",
-        told.writes, told.reads
+        "{} writes and {} reads, {} of them from the cache; all acknowledged writes are there",
+        told.writes, told.reads, told.cached
     );
     drop(told);
     Ok(())

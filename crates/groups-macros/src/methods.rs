@@ -12,6 +12,32 @@ use syn::{
 enum Tag {
     Ordered,
     Query,
+    Gather,
+}
+
+impl Tag {
+    const ALL: [Self; 3] = [Self::Ordered, Self::Query, Self::Gather];
+
+    /// As it is written.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ordered => "ordered",
+            Self::Query => "query",
+            Self::Gather => "gather",
+        }
+    }
+
+    /// The variant of `MethodKind`, and the suffix of the handle.
+    fn kind(self) -> Ident {
+        format_ident!(
+            "{}",
+            match self {
+                Self::Ordered => "Ordered",
+                Self::Query => "Query",
+                Self::Gather => "Gather",
+            }
+        )
+    }
 }
 
 /// A method that can be called.
@@ -20,6 +46,7 @@ struct Tagged {
     name: Ident,
     docs: Vec<Attribute>,
     has_context: bool,
+    has_place: bool,
     arguments: Vec<(Ident, Type)>,
     answer: Type,
 }
@@ -54,7 +81,7 @@ pub fn expand(arguments: &TokenStream, mut item: ItemImpl) -> syn::Result<TokenS
     if methods.is_empty() {
         errors.add(
             &item.self_ty,
-            "there is no method with #[ordered] or #[query]",
+            "there is no method with #[ordered], #[query] or #[gather]",
         );
     }
     let mut numbers = Vec::new();
@@ -72,10 +99,9 @@ pub fn expand(arguments: &TokenStream, mut item: ItemImpl) -> syn::Result<TokenS
 fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
     let mut tags = Vec::new();
     method.attrs.retain(|attribute| {
-        let tag = match attribute.path() {
-            path if path.is_ident("ordered") => Tag::Ordered,
-            path if path.is_ident("query") => Tag::Query,
-            _ => return true,
+        let mut all = Tag::ALL.into_iter();
+        let Some(tag) = all.find(|tag| attribute.path().is_ident(tag.word())) else {
+            return true;
         };
         if attribute.meta.require_path_only().is_err() {
             errors.add(attribute, "the tag takes no arguments");
@@ -109,7 +135,7 @@ fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
     match (tag, inputs.next()) {
         (Tag::Ordered, Some(FnArg::Receiver(it)))
             if it.reference.is_some() && it.mutability.is_some() && it.colon_token.is_none() => {}
-        (Tag::Query, Some(FnArg::Receiver(it)))
+        (Tag::Query | Tag::Gather, Some(FnArg::Receiver(it)))
             if it.reference.is_some() && it.mutability.is_none() && it.colon_token.is_none() => {}
         (Tag::Ordered, first) => {
             let at: &dyn ToTokens = first.map_or(&signature.ident as _, |it| it as _);
@@ -118,22 +144,32 @@ fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
                 "an #[ordered] method takes `&mut self`: it is for changes",
             );
         }
-        (Tag::Query, first) => {
+        (Tag::Query | Tag::Gather, first) => {
             let at: &dyn ToTokens = first.map_or(&signature.ident as _, |it| it as _);
-            errors.add(at, "a #[query] takes `&self`: it changes nothing");
+            let message = format!("a #[{}] takes `&self`: it changes nothing", tag.word());
+            errors.add(at, &message);
         }
     }
-    let (mut has_context, mut arguments) = (false, Vec::new());
+    let (mut has_context, mut has_place, mut arguments) = (false, false, Vec::new());
     for (place, input) in inputs.enumerate() {
         let FnArg::Typed(input) = input else {
             continue;
         };
-        if is_context(&input.ty) {
-            if place > 0 || tag == Tag::Query {
+        if is_reference_to(&input.ty, "CallContext") {
+            if place > 0 || tag != Tag::Ordered {
                 let message = "a CallContext is the first argument of an #[ordered] method";
                 errors.add(&input.ty, message);
             }
             has_context = true;
+            continue;
+        }
+        if is_reference_to(&input.ty, "Place") {
+            if place > 0 || tag == Tag::Ordered {
+                let message = "a Place is the first argument of a #[query] or a #[gather]: what is \
+                               ordered is the same at each member";
+                errors.add(&input.ty, message);
+            }
+            has_place = true;
             continue;
         }
         check_names(&input.ty, errors);
@@ -144,6 +180,11 @@ fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
             }
             pattern => errors.add(pattern, "an argument is a name, and no other pattern"),
         }
+    }
+    if tag == Tag::Gather && !has_place {
+        let message = "the first argument of a #[gather] is `place: &Place`: without it all members \
+                       answer the same";
+        errors.add(&signature.ident, message);
     }
     let answer = match &signature.output {
         ReturnType::Default => syn::parse_quote!(()),
@@ -164,17 +205,19 @@ fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
         name: signature.ident.clone(),
         docs: docs.cloned().collect(),
         has_context,
+        has_place,
         arguments,
         answer,
     })
 }
 
-fn is_context(of: &Type) -> bool {
+/// Whether it is a reference to the type of this name.
+fn is_reference_to(of: &Type, name: &str) -> bool {
     let Type::Reference(TypeReference { elem, .. }) = of else {
         return false;
     };
     matches!(&**elem, Type::Path(path)
-        if path.path.segments.last().is_some_and(|last| last.ident == "CallContext"))
+        if path.path.segments.last().is_some_and(|last| last.ident == name))
 }
 
 /// `&str` and `&[u8]` are read where the command lies; no other references are.
@@ -214,10 +257,7 @@ impl Tagged {
     }
 
     fn signature(&self) -> String {
-        let tag = match self.tag {
-            Tag::Ordered => "ordered",
-            Tag::Query => "query",
-        };
+        let tag = self.tag.word();
         format!("{tag} {} -> {}", self.key(), text_of(&self.answer))
     }
 
@@ -228,10 +268,8 @@ impl Tagged {
     /// Its arm where a call is read from JSON.
     fn json_arm(&self) -> TokenStream {
         let (name, number, signature) = (self.name.to_string(), self.number(), self.signature());
-        let kind = match self.tag {
-            Tag::Ordered => quote!(::quintet::groups::MethodKind::Ordered),
-            Tag::Query => quote!(::quintet::groups::MethodKind::Query),
-        };
+        let kind = self.tag.kind();
+        let kind = quote!(::quintet::groups::MethodKind::#kind);
         let read = match self.arguments.is_empty() {
             true => quote!(::quintet::groups::macros::call_of_empty_json),
             false => {
@@ -252,13 +290,14 @@ impl Tagged {
         let names: Vec<_> = self.arguments.iter().map(|(name, _)| name).collect();
         let types: Vec<_> = self.arguments.iter().map(|(_, of)| of).collect();
         let context = self.has_context.then(|| quote!(__context,));
+        let place = self.has_place.then(|| quote!(__place?,));
         // Errors point at the type.
         let put = quote_spanned!(self.answer.span() => ::quintet::groups::macros::answer);
         quote! {
             #number => {
                 let (#(#names,)*): (#(#types,)*) =
                     ::quintet::groups::macros::arguments(__arguments)?;
-                let __answer = self.#name(#context #(#names),*);
+                let __answer = self.#name(#context #place #(#names),*);
                 #put(&__answer, __reply);
                 Some(())
             }
@@ -282,12 +321,18 @@ impl Tagged {
         };
         let call = match self.tag {
             Tag::Ordered => format_ident!("call_ordered"),
+            Tag::Query if self.has_place => format_ident!("call_at_place"),
             Tag::Query => format_ident!("call_query"),
+            Tag::Gather => format_ident!("call_gather"),
         };
         let call = quote_spanned!(answer.span() => #call);
+        let pending = match self.tag {
+            Tag::Gather => format_ident!("Replies"),
+            _ => format_ident!("Pending"),
+        };
         quote! {
             #docs
-            pub fn #name(&self #(, #names: #types)*) -> ::quintet::groups::Pending<#answer> {
+            pub fn #name(&self #(, #names: #types)*) -> ::quintet::groups::#pending<#answer> {
                 self.shard.#call(#number, &(#(&#names,)*))
             }
         }
@@ -321,10 +366,7 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
     let rows = methods.iter().map(|it| {
         let (number, name, signature) = (it.number(), it.name.to_string(), it.signature());
         let terms = number_of(&signature);
-        let kind = match it.tag {
-            Tag::Ordered => quote!(Ordered),
-            Tag::Query => quote!(Query),
-        };
+        let (kind, has_place) = (it.tag.kind(), it.has_place);
         quote! {
             ::quintet::groups::Method {
                 number: #number,
@@ -332,19 +374,21 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
                 signature: #signature,
                 terms: #terms,
                 kind: ::quintet::groups::MethodKind::#kind,
+                has_place: #has_place,
             }
         }
     });
     let (ordered_arms, query_arms) = (
         of(Tag::Ordered).map(Tagged::arm),
-        of(Tag::Query).map(Tagged::arm),
+        of(Tag::Query).chain(of(Tag::Gather)).map(Tagged::arm),
     );
     let handles = [
-        (Tag::Ordered, "Ordered", "ordered methods"),
-        (Tag::Query, "Query", "queries"),
+        (Tag::Ordered, "ordered methods"),
+        (Tag::Query, "queries"),
+        (Tag::Gather, "methods that every member answers"),
     ]
-    .map(|(tag, suffix, what)| {
-        let handle = format_ident!("{service}{suffix}");
+    .map(|(tag, what)| {
+        let handle = format_ident!("{service}{}", tag.kind());
         let text = format!("Calls of the {what} of [`{service}`].");
         let calls = of(tag).map(Tagged::handle);
         quote! {
@@ -393,10 +437,7 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
             #(#values)*
         }
     };
-    let (ordered, query) = (
-        format_ident!("{service}Ordered"),
-        format_ident!("{service}Query"),
-    );
+    let [ordered, query, gather] = Tag::ALL.map(|tag| format_ident!("{service}{}", tag.kind()));
     quote! {
         #item
 
@@ -435,6 +476,7 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
 
             fn call_query(
                 &self,
+                __place: Option<&::quintet::groups::Place>,
                 __method: u32,
                 __arguments: &[u8],
                 __reply: &mut Vec<u8>,
@@ -453,6 +495,7 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
             impl ::quintet::groups::Handles for #service {
                 type Ordered = #ordered;
                 type Query = #query;
+                type Gather = #gather;
             }
         }
 

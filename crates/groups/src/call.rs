@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   call    kind, method, [floor or version] │ arguments (postcard)
+//!           or 64, place │ call      or 65, loan │ call
 //!   answer  0, version, time │ value │ hand-offs, their length in four bytes      or      1 │ fault
 //! ```
 
@@ -21,6 +22,13 @@ pub enum Kind {
     QueryAtTime,
     /// A query of the state of this version.
     QueryAtVersion(u64),
+    /// As of the newest version, which is this one at least.
+    QueryFrom(u64),
+    /// Changes nothing: what a gather asks members for is at this place of the order. With the highest
+    /// time that its caller has seen.
+    Mark(u64),
+    /// The notifications of a name, from a number on.
+    Follow,
     /// The values that a field had; the method is the field.
     History,
     /// Of another shard, which has handed it off.
@@ -55,6 +63,9 @@ impl Kind {
             Self::Deliver => 5,
             Self::Settle => 6,
             Self::Outbox => 7,
+            Self::QueryFrom(_) => 8,
+            Self::Mark(_) => 9,
+            Self::Follow => 10,
         }
     }
 }
@@ -80,7 +91,11 @@ impl<'a> Call<'a> {
     pub fn encode_with(kind: Kind, method: u32, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut bytes = vec![kind.tag()];
         bytes.extend_from_slice(&method.to_le_bytes());
-        if let Kind::Ordered(number) | Kind::QueryAtVersion(number) = kind {
+        if let Kind::Ordered(number)
+        | Kind::QueryAtVersion(number)
+        | Kind::QueryFrom(number)
+        | Kind::Mark(number) = kind
+        {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         write(&mut bytes);
@@ -91,21 +106,22 @@ impl<'a> Call<'a> {
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first()?;
         let (method, rest) = rest.split_first_chunk()?;
+        let with = |kind: fn(u64) -> Kind| {
+            let (number, rest) = rest.split_first_chunk()?;
+            Some((kind(u64::from_le_bytes(*number)), rest))
+        };
         let (kind, arguments) = match tag {
-            0 => {
-                let (floor, rest) = rest.split_first_chunk()?;
-                (Kind::Ordered(u64::from_le_bytes(*floor)), rest)
-            }
+            0 => with(Kind::Ordered)?,
             1 => (Kind::Query, rest),
             2 => (Kind::QueryAtTime, rest),
-            3 => {
-                let (version, rest) = rest.split_first_chunk()?;
-                (Kind::QueryAtVersion(u64::from_le_bytes(*version)), rest)
-            }
+            3 => with(Kind::QueryAtVersion)?,
             4 => (Kind::History, rest),
             5 => (Kind::Deliver, rest),
             6 => (Kind::Settle, rest),
             7 => (Kind::Outbox, rest),
+            8 => with(Kind::QueryFrom)?,
+            9 => with(Kind::Mark)?,
+            10 => (Kind::Follow, rest),
             _ => return None,
         };
         Some(Self {
@@ -113,6 +129,82 @@ impl<'a> Call<'a> {
             method: u32::from_le_bytes(*method),
             arguments,
         })
+    }
+}
+
+/// The surroundings of a query that depends on the member that answers it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Around<'a> {
+    /// Nothing: any member answers.
+    Nothing,
+    /// The method is told its place.
+    Placed(Placed),
+    /// The method is not called: the state is lent to a query of another shard at this member.
+    Lent(Loan<'a>),
+}
+
+/// The place of a query, as its caller knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Which member is to answer.
+    pub member: u16,
+    /// All members of the shard, ascending.
+    pub members: Vec<u16>,
+    /// The number of the shard in its subgroup.
+    pub shard: u32,
+    /// States of siblings were lent under this number, unless it is 0.
+    pub ticket: u64,
+}
+
+/// A state that is lent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loan<'a> {
+    /// At which member.
+    pub member: u16,
+    /// The query that it is lent to.
+    pub ticket: u64,
+    /// The subgroup whose shard lends it.
+    pub subgroup: &'a str,
+}
+
+const PLACED: u8 = 64;
+const LENT: u8 = 65;
+
+impl<'a> Around<'a> {
+    /// A call with this around it.
+    #[must_use]
+    pub fn put(&self, call: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self {
+            Self::Nothing => {}
+            Self::Placed(place) => {
+                bytes.push(PLACED);
+                encoding::append(place, &mut bytes);
+            }
+            Self::Lent(loan) => {
+                bytes.push(LENT);
+                encoding::append(loan, &mut bytes);
+            }
+        }
+        bytes.extend_from_slice(call);
+        bytes
+    }
+
+    /// The surroundings of a call, and the call.
+    #[must_use]
+    pub fn take(bytes: &'a [u8]) -> Option<(Self, Call<'a>)> {
+        let (around, call) = match bytes.split_first()? {
+            (&PLACED, rest) => {
+                let (place, call) = encoding::split_first(rest)?;
+                (Self::Placed(place), call)
+            }
+            (&LENT, rest) => {
+                let (loan, call) = encoding::split_first(rest)?;
+                (Self::Lent(loan), call)
+            }
+            _ => (Self::Nothing, bytes),
+        };
+        Some((around, Call::decode(call)?))
     }
 }
 
@@ -164,6 +256,13 @@ pub enum Fault {
         /// Its time.
         time: u64,
     },
+    /// Another member answers than the one that was asked for.
+    NotThere {
+        /// The one that was asked for.
+        member: u16,
+    },
+    /// Too many states are lent.
+    NotLent,
 }
 
 /// The length of what stands before an answer's value: status, version, time.
@@ -198,6 +297,16 @@ impl Answer {
 pub fn put_fault(reply: &mut Vec<u8>, fault: &Fault) {
     reply.push(1);
     encoding::append(fault, reply);
+}
+
+/// An answer that no shard gave.
+#[must_use]
+pub fn answer_of(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let answer = begin_answer(&mut bytes);
+    encoding::append(value, &mut bytes);
+    answer.end(&mut bytes, 0, 0, &Made::new());
+    bytes
 }
 
 /// A value with the version and the time at which it was true.

@@ -3,6 +3,7 @@
 use crate::{
     Time, Version, encoding,
     hand_off::{Destinations, WAITING_MAX},
+    notices::{NAME_MAX, PER_COMMAND_MAX, TEXT_MAX},
     service::Service,
 };
 use quintet_replica::{At, CommandTime};
@@ -24,7 +25,16 @@ pub struct CallContext<'a> {
     makes_version: bool,
     chance: u64,
     destinations: &'a Destinations,
-    hand_offs: Vec<(String, u32, Vec<u8>)>,
+    wanted: Wanted,
+}
+
+/// Calls and texts that a command leaves for others.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// Destination, method, arguments.
+    pub hand_offs: Vec<(String, u32, Vec<u8>)>,
+    /// Name and text.
+    pub notices: Vec<(String, String)>,
 }
 
 impl<'a> CallContext<'a> {
@@ -41,13 +51,35 @@ impl<'a> CallContext<'a> {
             makes_version: false,
             chance: 0,
             destinations,
-            hand_offs: Vec::new(),
+            wanted: Wanted {
+                hand_offs: Vec::new(),
+                notices: Vec::new(),
+            },
         }
     }
 
-    /// Whether there is a version, and what is handed off.
-    pub(crate) fn into_parts(self) -> (bool, Vec<(String, u32, Vec<u8>)>) {
-        (self.makes_version, self.hand_offs)
+    /// Whether there is a version, and what the command leaves.
+    pub(crate) fn into_parts(self) -> (bool, Wanted) {
+        (self.makes_version, self.wanted)
+    }
+
+    /// Tells those who follow this name of something (`Shards::follow` of `quintet::groups`), when
+    /// this command is final. A shard keeps its last 1,024 notifications, up to 1 MiB.
+    ///
+    /// # Panics
+    /// At every member: when the name is longer than 64 bytes or the text than 16 KiB, and at more than
+    /// 64 notifications of one command.
+    pub fn notify(&mut self, name: &str, text: impl Into<String>) {
+        let text = text.into();
+        assert!(
+            name.len() <= NAME_MAX && text.len() <= TEXT_MAX,
+            "a notification is longer than {NAME_MAX} bytes of name and {TEXT_MAX} of text"
+        );
+        assert!(
+            self.wanted.notices.len() < PER_COMMAND_MAX,
+            "a command makes more than {PER_COMMAND_MAX} notifications"
+        );
+        self.wanted.notices.push((name.to_owned(), text));
     }
 
     /// Hands a call off to another shard: it is executed there exactly once, later than this command,
@@ -67,6 +99,7 @@ impl<'a> CallContext<'a> {
             )
         });
         let all = self
+            .wanted
             .hand_offs
             .iter()
             .map(|(_, _, arguments)| arguments.len());
@@ -76,10 +109,11 @@ impl<'a> CallContext<'a> {
             "a command hands off more than 32 MiB at once, or than 64 MiB"
         );
         assert!(
-            self.hand_offs.len() < WAITING_MAX,
+            self.wanted.hand_offs.len() < WAITING_MAX,
             "a command makes too many hand-offs"
         );
-        self.hand_offs.push((name, call.method, call.arguments));
+        let hand_off = (name, call.method, call.arguments);
+        self.wanted.hand_offs.push(hand_off);
     }
 
     /// The time of the command by the log's clock: no earlier than that of any command before, and

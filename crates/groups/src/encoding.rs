@@ -52,3 +52,8 @@ pub fn decode<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(value)
 }
+
+/// The value that these bytes begin with, and what stands behind it.
+pub fn split_first<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<(T, &'de [u8])> {
+    postcard::take_from_bytes(bytes).ok()
+}

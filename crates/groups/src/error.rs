@@ -39,6 +39,36 @@ pub enum CallError {
     /// All members have stopped, or the one that was asked for.
     #[error("the members have stopped: the call was not executed")]
     Stopped,
+    /// The group has no such member.
+    #[error("the group has no member {member}")]
+    NoSuchMember {
+        /// As asked for.
+        member: usize,
+    },
+    /// That member runs in another process, and this one was not told where it serves calls.
+    #[error(
+        "member {member} runs in another process: name the addresses at which members serve calls \
+         (calls_at)"
+    )]
+    NoWay {
+        /// The member that was asked for.
+        member: usize,
+    },
+    /// The member that was asked for does not answer for that shard: it is none of its members now,
+    /// or their protocol has others answer.
+    #[error("member {member} does not answer for shard '{shard}'")]
+    NotThere {
+        /// The shard.
+        shard: String,
+        /// The member.
+        member: usize,
+    },
+    /// Versions of two shards are not comparable.
+    #[error("shard '{shard}' reads other shards, whose versions differ: ask for a time")]
+    NoCommonVersion {
+        /// The shard.
+        shard: String,
+    },
     /// The group has no such shard.
     #[error("there is no shard '{shard}' of service '{service}' in this group")]
     NoSuchShard {
@@ -124,7 +154,11 @@ impl CallError {
                 bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
                 bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
             },
-            Fault::Busy | Fault::Early { .. } => Self::Busy,
+            Fault::Busy | Fault::Early { .. } | Fault::NotLent => Self::Busy,
+            Fault::NotThere { member } => Self::NotThere {
+                shard,
+                member: member.into(),
+            },
             Fault::Panicked {
                 method,
                 version,

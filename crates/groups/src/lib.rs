@@ -18,6 +18,8 @@ pub mod error;
 pub mod fields;
 pub mod hand_off;
 pub mod machine;
+pub mod notices;
+pub mod place;
 pub mod service;
 pub mod when;
 
@@ -26,6 +28,7 @@ pub use context::{CallContext, CallOf};
 pub use error::CallError;
 pub use fields::{Field, Key, Persistent, PersistentMap, ServiceMap, Value, Volatile, VolatileMap};
 pub use machine::Retention;
+pub use place::Place;
 pub use quintet_groups_macros::{Service, service};
 pub use service::{
     FieldOf, HasHistory, JsonCall, Method, MethodKind, Methods, Reply, Service, Versioned,

@@ -3,7 +3,7 @@
 //! ```text
 //!   ordered call ──► handler ──► fields changed? ── yes ──► version + 1, with the command's time
 //!   call at t    ──► last version with a time ≤ t ──► fork, rewound ──► the same handler
-//!   snapshot     ──► fork ──► header │ times of versions │ records of each field
+//!   snapshot     ──► fork ──► header │ times of versions │ records of each field │ hand-offs │ notices
 //! ```
 //!
 //! The time of a version is the log's clock, but no earlier than that of the version before, and later
@@ -15,11 +15,13 @@
 //! snapshots are, too.
 
 use crate::{
-    call::{self, Call, Delivery, Fault, Kind, Made, Told},
+    call::{self, Around, Call, Delivery, Fault, Kind, Made, Told},
     context::CallContext,
     encoding,
     fields::{AnyField, FieldCursor, Held},
     hand_off::{Destinations, HandOff, HandOffs, Numbers},
+    notices::{Notice, Notices},
+    place::{Lending, Place},
     service::{Methods, terms_of},
 };
 use quintet_replica::{
@@ -27,7 +29,7 @@ use quintet_replica::{
     StateSum,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// How much of the past a shard keeps, whichever ends first. The newest version is always there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +64,9 @@ const TRIMMED_PER_COMMAND: usize = 64;
 const TIMES_PER_RECORD: usize = 1024;
 /// A record of a snapshot is not longer.
 const RECORD_MAX: u32 = 1 << 30;
-const FORMAT: u32 = 1;
+/// The first format had no notifications.
+const FORMAT: u32 = 2;
+const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Header {
@@ -81,7 +85,18 @@ enum Record {
     Field,
     Numbers,
     HandOff,
+    Notices,
+    Notice,
     End,
+}
+
+/// Where a machine runs: no part of its state.
+#[derive(Clone, Debug, Default)]
+pub struct Here {
+    /// The number of the member.
+    pub member: u16,
+    /// Shared by the machines of all shards there.
+    pub lending: Arc<Lending>,
 }
 
 /// A service around which the rest of Quintet is built.
@@ -89,7 +104,10 @@ pub struct ServiceMachine<S> {
     service: S,
     retention: Retention,
     destinations: Destinations,
+    /// Which member this is, and what the shards there lend each other.
+    here: Here,
     hand_offs: HandOffs,
+    notices: Notices,
     header: Header,
     /// Of the versions from the horizon on.
     times: VecDeque<u64>,
@@ -111,7 +129,9 @@ impl<S: Methods> ServiceMachine<S> {
             service,
             retention,
             destinations: Destinations::default(),
+            here: Here::default(),
             hand_offs: HandOffs::default(),
+            notices: Notices::default(),
             header: Header {
                 format: FORMAT,
                 ..Header::default()
@@ -135,6 +155,13 @@ impl<S: Methods> ServiceMachine<S> {
     #[must_use]
     pub fn with_injected(mut self, injected: Injected) -> Self {
         self.injected = injected;
+        self
+    }
+
+    /// The same at this member.
+    #[must_use]
+    pub fn at_member(mut self, here: Here) -> Self {
+        self.here = here;
         self
     }
 
@@ -206,8 +233,33 @@ impl<S: Methods> ServiceMachine<S> {
                 self.answer(reply, |_| {});
                 Ok(())
             }
+            Kind::Mark(floor) => {
+                self.header.time = self.time_at(at, floor)?;
+                // The state behind it is known by its version, also where changes make none.
+                if !S::VERSIONED {
+                    self.add_version();
+                }
+                self.answer(reply, |_| {});
+                Ok(())
+            }
             _ => Err(Fault::Schema),
         }
+    }
+
+    /// The time of a command whose caller has seen this one.
+    fn time_at(&self, at: &At, floor: u64) -> Result<u64, Fault> {
+        let ahead = floor.saturating_sub(at.time.0);
+        if ahead > AHEAD_MAX {
+            return Err(Fault::ClockSkew { ahead });
+        }
+        Ok(at.time.0.max(floor.saturating_add(1)).max(self.header.time))
+    }
+
+    /// The last command has made a version.
+    fn add_version(&mut self) {
+        self.header.version += 1;
+        self.times.push_back(self.header.time);
+        self.trim(self.header.time);
     }
 
     /// Answers with what `write` appends, as of now.
@@ -238,11 +290,7 @@ impl<S: Methods> ServiceMachine<S> {
             true => 0,
             false => floor,
         };
-        let ahead = floor.saturating_sub(at.time.0);
-        if ahead > AHEAD_MAX {
-            return Err(Fault::ClockSkew { ahead });
-        }
-        let time = at.time.0.max(floor.saturating_add(1)).max(self.header.time);
+        let time = self.time_at(at, floor)?;
         let mut context = CallContext::new(*at, time, self.header.version, &self.destinations);
         let answer = call::begin_answer(reply);
         let service = &mut self.service;
@@ -267,15 +315,14 @@ impl<S: Methods> ServiceMachine<S> {
         };
         let (makes_version, wanted) = context.into_parts();
         let changed = changed || makes_version;
-        let made = self.hand_offs.add(wanted, time);
+        let made = self.hand_offs.add(wanted.hand_offs, time);
         self.header.time = time;
         let version = self.header.version + u64::from(changed);
         self.service.each_mut(&mut |_, field| field.commit(version));
         if changed {
-            self.header.version = version;
-            self.times.push_back(time);
-            self.trim(time);
+            self.add_version();
         }
+        self.notices.add(wanted.notices, version, time);
         answer.end(reply, version, time, &made);
         Ok(())
     }
@@ -319,12 +366,37 @@ impl<S: Methods> ServiceMachine<S> {
     fn ask(
         &self,
         service: &S,
-        call: Call<'_>,
+        (around, call): (Around<'_>, Call<'_>),
         (version, time): (u64, u64),
         reply: &mut Vec<u8>,
     ) -> Result<(), Fault> {
+        let there = |member| match member == self.here.member {
+            true => Ok(()),
+            false => Err(Fault::NotThere { member }),
+        };
+        let place = match around {
+            Around::Nothing => None,
+            Around::Placed(placed) => {
+                there(placed.member)?;
+                let loans = match placed.ticket {
+                    0 => Vec::new(),
+                    ticket => self.here.lending.take(ticket).ok_or(Fault::NotLent)?,
+                };
+                let member = placed.member;
+                Some(Place::new(&placed, loans).ok_or(Fault::NotThere { member })?)
+            }
+            Around::Lent(loan) => {
+                there(loan.member)?;
+                let state = Box::new(service.fork());
+                self.here.lending.put(loan.ticket, loan.subgroup, state);
+                call::begin_answer(reply).end(reply, version, time, &Made::new());
+                return Ok(());
+            }
+        };
         let answer = call::begin_answer(reply);
-        let ended = call::guarded(|| service.call_query(call.method, call.arguments, reply));
+        let ended = call::guarded(|| {
+            service.call_query(place.as_ref(), call.method, call.arguments, reply)
+        });
         match ended {
             Ok(Some(())) => {
                 answer.end(reply, version, time, &Made::new());
@@ -367,12 +439,21 @@ impl<S: Methods> ServiceMachine<S> {
         Ok(())
     }
 
+    fn follow(&self, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {
+        let asked: Option<(&str, u64)> = encoding::decode(call.arguments);
+        let (name, from) = asked.ok_or(Fault::Schema)?;
+        let told = self.notices.told(name, from);
+        self.answer(reply, |out| encoding::append(&told, out));
+        Ok(())
+    }
+
     fn copying(&self) -> Copying<S> {
         Copying {
             service: self.service.fork(),
             header: self.header.clone(),
             times: self.times.clone(),
             hand_offs: self.hand_offs.clone(),
+            notices: self.notices.clone(),
             stage: Stage::Header,
         }
     }
@@ -385,10 +466,10 @@ impl<S: Methods> ServiceMachine<S> {
         match kind {
             Record::Header => {
                 self.header = encoding::decode(bytes).ok_or_else(broken)?;
-                if self.header.format != FORMAT {
-                    let format = self.header.format;
+                let format = std::mem::replace(&mut self.header.format, FORMAT);
+                if !FORMATS.contains(&format) {
                     return Err(RestoreError(format!(
-                        "its format is {format}; this build reads {FORMAT}"
+                        "its format is {format}; this build reads up to {FORMAT}"
                     )));
                 }
                 self.times.clear();
@@ -418,6 +499,14 @@ impl<S: Methods> ServiceMachine<S> {
                     self.hand_offs.restore(hand_off)?;
                 }
             }
+            Record::Notices => {
+                let last: Option<u64> = encoding::decode(bytes);
+                self.notices.restore_last(last.ok_or_else(broken)?);
+            }
+            Record::Notice => {
+                let notice: Option<Notice> = encoding::decode(bytes);
+                self.notices.restore(notice.ok_or_else(broken)?)?;
+            }
             Record::End => self.ended = true,
         }
         Ok(())
@@ -430,6 +519,7 @@ struct Copying<S> {
     header: Header,
     times: VecDeque<u64>,
     hand_offs: HandOffs,
+    notices: Notices,
     stage: Stage,
 }
 
@@ -439,6 +529,8 @@ enum Stage {
     Field(usize, FieldCursor),
     Numbers,
     HandOffs(Option<(String, u64)>),
+    Notices,
+    Notice(usize),
     End,
     Over,
 }
@@ -491,11 +583,25 @@ impl<S: Methods> Copying<S> {
             }
             Stage::HandOffs(last) => {
                 let Some(next) = self.hand_offs.behind(last.as_ref()) else {
-                    self.stage = Stage::End;
+                    self.stage = Stage::Notices;
                     return self.next_record(out);
                 };
                 put_record(Record::HandOff, 0, out, |out| encoding::append(next, out));
                 *last = Some((next.destination.clone(), next.number));
+            }
+            Stage::Notices => {
+                put_record(Record::Notices, 0, out, |out| {
+                    encoding::append(&self.notices.last(), out);
+                });
+                self.stage = Stage::Notice(0);
+            }
+            Stage::Notice(place) => {
+                let Some(next) = self.notices.at(*place) else {
+                    self.stage = Stage::End;
+                    return self.next_record(out);
+                };
+                put_record(Record::Notice, 0, out, |out| encoding::append(next, out));
+                *place += 1;
             }
             Stage::End => {
                 put_record(Record::End, 0, out, |_| {});
@@ -519,6 +625,8 @@ fn put_record(kind: Record, field: u32, out: &mut Vec<u8>, write: impl FnOnce(&m
         Record::End => 3,
         Record::Numbers => 4,
         Record::HandOff => 5,
+        Record::Notices => 6,
+        Record::Notice => 7,
     };
     out.push(tag);
     out.extend_from_slice(&field.to_le_bytes());
@@ -554,11 +662,14 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     fn query(&self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
         let now = (self.header.version, self.header.time);
         let begins = reply.len();
-        let asked = match Call::decode(command) {
-            Some(call) if call.kind == Kind::Outbox => self.outbox(call, reply),
-            Some(call) if call.kind == Kind::History => self.history(call, reply),
+        let asked = match Around::take(command) {
+            Some((_, call)) if call.kind == Kind::Outbox => self.outbox(call, reply),
+            Some((_, call)) if call.kind == Kind::History => self.history(call, reply),
+            Some((_, call)) if call.kind == Kind::Follow => self.follow(call, reply),
             _ if self.header.stopped.is_some() => Err(self.fault(Fault::Schema)),
-            Some(call) if call.kind == Kind::Query => self.ask(&self.service, call, now, reply),
+            Some((around, call)) if call.kind == Kind::Query => {
+                self.ask(&self.service, (around, call), now, reply)
+            }
             _ => Err(Fault::Schema),
         };
         put_fault_of(asked, begins, reply);
@@ -566,13 +677,25 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
 
     fn query_at(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) -> PastAnswer {
         let begins = reply.len();
-        if !S::VERSIONED {
-            return PastAnswer::NotKept;
-        }
-        let Some(call) = Call::decode(command) else {
+        let Some((around, call)) = Around::take(command) else {
             put_fault_of(Err(Fault::Schema), begins, reply);
             return PastAnswer::Done;
         };
+        if let Kind::QueryFrom(version) = call.kind {
+            if version > self.header.version {
+                return PastAnswer::NotYet;
+            }
+            let now = (self.header.version, self.header.time);
+            let asked = match &self.header.stopped {
+                Some(fault) => Err(fault.clone()),
+                None => self.ask(&self.service, (around, call), now, reply),
+            };
+            put_fault_of(asked, begins, reply);
+            return PastAnswer::Done;
+        }
+        if !S::VERSIONED {
+            return PastAnswer::NotKept;
+        }
         let version = match call.kind {
             Kind::QueryAtTime => self.version_at(at.time.0),
             Kind::QueryAtVersion(version) if version > self.header.version => {
@@ -587,7 +710,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
                 if !self.injected.is(Bug::PastWithoutRewind) {
                     past.each_mut(&mut |_, field| field.rewind(version));
                 }
-                self.ask(&past, call, (version, time), reply)
+                self.ask(&past, (around, call), (version, time), reply)
             }
             None if matches!(call.kind, Kind::QueryAtTime | Kind::QueryAtVersion(_)) => {
                 Err(Fault::Trimmed {
@@ -603,7 +726,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
 
     fn semantics(&self) -> u32 {
         // Of the format of calls and answers; methods are compared by name.
-        1
+        2
     }
 
     fn terms(&self) -> quintet_replica::Terms {
@@ -659,7 +782,8 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
         let injected = self.injected;
         *self = Self::new(self.retention)
             .handing_off_to(destinations)
-            .with_injected(injected);
+            .with_injected(injected)
+            .at_member(self.here.clone());
         self.service.each_mut(&mut |_, field| field.empty());
     }
 
@@ -675,6 +799,8 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
                 3 => Record::End,
                 4 => Record::Numbers,
                 5 => Record::HandOff,
+                6 => Record::Notices,
+                7 => Record::Notice,
                 tag => return Err(RestoreError(format!("{tag} is no kind of record"))),
             };
             let number = |at: usize| {
@@ -739,6 +865,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
 
     fn memory(&self) -> u64 {
         let mut bytes = 8 * self.times.len() as u64 + self.hand_offs.bytes();
+        bytes += self.notices.bytes();
         self.service.each(&mut |_, field| bytes += field.bytes());
         bytes
     }

@@ -1,7 +1,7 @@
 //! The traits that the macros implement: a service as a list of fields and a list of methods.
 
 use crate::{
-    CallContext, encoding,
+    CallContext, Place, encoding,
     fields::{AnyField, Persistent, PersistentMap},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -41,6 +41,8 @@ pub enum MethodKind {
     Ordered,
     /// At one member.
     Query,
+    /// At each member, with an answer of each.
+    Gather,
 }
 
 /// A method of a service.
@@ -56,6 +58,8 @@ pub struct Method {
     pub terms: u32,
     /// How it is called.
     pub kind: MethodKind,
+    /// Whether it is told its [`Place`].
+    pub has_place: bool,
 }
 
 /// The methods of a service. `#[service]` implements it.
@@ -78,8 +82,15 @@ pub trait Methods: Service {
         arguments: &[u8],
         reply: &mut Vec<u8>,
     ) -> Option<()>;
-    /// The same of a query.
-    fn call_query(&self, method: u32, arguments: &[u8], reply: &mut Vec<u8>) -> Option<()>;
+    /// The same of a query, or of a member's part of a gather; `None` also where the method is told its
+    /// place and there is none.
+    fn call_query(
+        &self,
+        place: Option<&Place>,
+        method: u32,
+        arguments: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Option<()>;
 }
 
 /// An answer of a method: plain data without references.

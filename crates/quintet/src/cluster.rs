@@ -122,8 +122,9 @@ pub(crate) struct Own {
     pub secret: [u8; 32],
 }
 
-/// Makes the state machine of a group; group 0 is all of the cluster, or stands above its shards.
-pub(crate) type Machines<'a> = &'a dyn Fn(GroupId) -> Box<dyn StateMachine>;
+/// Makes the state machine of a group at a replica; group 0 is all of the cluster, or stands above its
+/// shards.
+pub(crate) type Machines<'a> = &'a dyn Fn(ReplicaId, GroupId) -> Box<dyn StateMachine>;
 
 impl Local {
     /// Only this replica runs here.
@@ -194,7 +195,7 @@ impl Local {
     /// [`Error::Start`] when a setting is invalid or the directory is not this cluster's,
     /// [`Error::System`] when the operating system refuses. Nothing is left running then.
     pub fn start<Kind>(self, machine: impl Replicated<Kind>) -> Result<Cluster, Error> {
-        self.start_with(&|_| machine.machine())
+        self.start_with(&|_, _| machine.machine())
     }
 
     pub(crate) fn start_with(self, machines: Machines<'_>) -> Result<Cluster, Error> {
@@ -260,7 +261,7 @@ impl Local {
             let mut config = place.config(id, members.clone());
             if has_joined(&config.data) {
                 config.peer_announce = Some(config.members[usize::from(id)].peer.clone());
-                join(&mut config, &*machines(GroupId(0)), None)?;
+                join(&mut config, &*machines(ReplicaId(id), GroupId(0)), None)?;
             }
             replicas.push(Some(start(config, machines, listener)?));
         }
@@ -349,7 +350,8 @@ fn start(
         peer: Some(listener),
         ..Listeners::default()
     };
-    Replica::start_divided(config, machines, listeners)
+    let id = config.id;
+    Replica::start_divided(config, &|group| machines(id, group), listeners)
 }
 
 /// The place and the settings of a cluster.
@@ -550,7 +552,7 @@ impl Cluster {
         let members = self.report()?.members;
         let is_free = |id: &usize| members.iter().all(|it| usize::from(it.id) != *id);
         let id = (0..).find(is_free).unwrap_or_default();
-        self.become_member(id, None, &|_| machine.machine())?;
+        self.become_member(id, None, &|_, _| machine.machine())?;
         Ok(id)
     }
 
@@ -568,7 +570,7 @@ impl Cluster {
             Some(Some(_)) => Err(Error::Change(format!(
                 "replica {replica} runs: only one that has stopped is replaced"
             ))),
-            Some(None) => self.become_member(replica, Some(replica), &|_| machine.machine()),
+            Some(None) => self.become_member(replica, Some(replica), &|_, _| machine.machine()),
         }
     }
 
@@ -618,8 +620,12 @@ impl Cluster {
             timeout: CHANGE_MAX,
         };
         config.peer_announce = Some(address.to_string());
-        join(&mut config, &*machines(GroupId(0)), Some(&wanted))
-            .map_err(|error| Error::Change(error.to_string()))?;
+        join(
+            &mut config,
+            &*machines(ReplicaId(id), GroupId(0)),
+            Some(&wanted),
+        )
+        .map_err(|error| Error::Change(error.to_string()))?;
         let running = start(config, machines, listener)?;
         let place = usize::from(id);
         if self.replicas.len() <= place {

@@ -66,10 +66,14 @@ pub struct Asking {
     /// The answer is to show all that was acknowledged before it was asked for.
     fresh: bool,
     ticked: bool,
+    /// The replica that is asked is to answer, and no other.
+    here: bool,
 }
 
 /// A tick that did not move the log's clock far enough is ordered again after this, in nanoseconds.
 const TICK_AGAIN: u64 = 50_000_000;
+/// A replica whose state lags is asked again after this.
+const HERE_AGAIN: u64 = 1_000_000;
 
 impl Asking {
     /// A read as of `time`; or of the newest state, which is one that has all that was acknowledged
@@ -80,6 +84,7 @@ impl Asking {
             time,
             fresh: time == NEWEST,
             ticked: false,
+            here: false,
         }
     }
 
@@ -90,7 +95,16 @@ impl Asking {
             time: NEWEST,
             fresh: false,
             ticked: false,
+            here: false,
         }
+    }
+
+    /// The same, answered by the replica that is asked: it waits until its own state knows it.
+    #[must_use]
+    pub const fn here() -> Self {
+        let mut asking = Self::known();
+        asking.here = true;
+        asking
     }
 
     /// The time to be put into the request.
@@ -128,6 +142,9 @@ impl Asking {
         if status != RequestStatus::NotYet {
             return None;
         }
+        if self.here {
+            return Some(Step::Wait(HERE_AGAIN));
+        }
         if self.time == NEWEST {
             return Some(match self.ticked {
                 true => Step::Missing,
@@ -146,6 +163,9 @@ impl Asking {
 
     /// The step after a wait.
     pub const fn on_waited(&mut self, clock: u64) -> Step {
+        if self.here {
+            return Step::Read(Level::Stale);
+        }
         self.ticked = false;
         match self.time {
             NEWEST => Step::Tick,
@@ -184,6 +204,10 @@ mod tests {
         assert_eq!(asking.on_tick(), Step::Read(Level::Linearizable));
         assert!(asking.ticked());
         assert_eq!(Asking::known().begin(), Step::Read(Level::Stale));
+        let mut here = Asking::here();
+        let not_yet = here.on_read(RequestStatus::NotYet, 1);
+        assert_eq!(not_yet, Some(Step::Wait(HERE_AGAIN)));
+        assert_eq!(here.on_waited(2), Step::Read(Level::Stale));
     }
 
     #[test]

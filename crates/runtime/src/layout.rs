@@ -42,6 +42,8 @@ pub struct Subgroup {
     pub service: Option<String>,
     /// The subgroups that its shards hand calls off to.
     pub hands_off_to: Vec<String>,
+    /// The subgroups whose shards queries of its shards read, each the one with its own number.
+    pub reads: Vec<String>,
     /// The members of each shard, ascending; the candidates where members follow the view.
     pub shards: Vec<Vec<ReplicaId>>,
     /// The cluster's protocol serves these shards, too, and its views say which members they have.
@@ -111,6 +113,9 @@ pub struct SubgroupFile {
     /// As [`Subgroup::hands_off_to`].
     #[serde(default)]
     pub hands_off_to: Vec<String>,
+    /// As [`Subgroup::reads`].
+    #[serde(default)]
+    pub reads: Vec<String>,
     /// How many shards; as many as `pin` has, or else one.
     pub shards: Option<usize>,
     /// How many members each shard has: three, or all replicas where there are fewer. With a minimum
@@ -208,6 +213,7 @@ impl SubgroupFile {
             prefix: self.prefix.clone(),
             service: self.service.clone(),
             hands_off_to: self.hands_off_to.clone(),
+            reads: self.reads.clone(),
             shards: self.members_of_shards(cluster.replicas)?,
             view: match self.members {
                 Some(MembersFile::Viewed(range)) => Some(range),
@@ -386,6 +392,7 @@ impl Layout {
             }
         }
         self.check_hand_offs()?;
+        self.check_reads()?;
         let mut of_keys = self.subgroups.iter().filter(|it| it.service.is_none());
         let (first, has_rest) = (of_keys.next(), of_keys.any(|it| it.prefix.is_empty()));
         if first.is_some_and(|first| !first.prefix.is_empty() && !has_rest) {
@@ -430,6 +437,39 @@ impl Layout {
         Ok(())
     }
 
+    /// Queries read the shard with the same number of another service, at the member that answers: one
+    /// of them, and of the other, at least.
+    fn check_reads(&self) -> Result<(), String> {
+        for subgroup in &self.subgroups {
+            let name = &subgroup.name;
+            for next in &subgroup.reads {
+                let read = self.subgroups.iter().find(|it| it.name == *next);
+                let Some(read) = read.filter(|it| it.service.is_some() && *next != *name) else {
+                    return Err(format!(
+                        "subgroup '{name}': reads names '{next}', which is no other subgroup with a \
+                         service"
+                    ));
+                };
+                if subgroup.service.is_none() || read.shards.len() != subgroup.shards.len() {
+                    return Err(format!(
+                        "subgroup '{name}': it has a service, and as many shards as '{next}', which it \
+                         reads"
+                    ));
+                }
+                let pairs = subgroup.shards.iter().zip(&read.shards).zip(0..);
+                for ((members, others), number) in pairs {
+                    if !members.iter().any(|id| others.contains(id)) {
+                        return Err(format!(
+                            "shard {name}/{number} has no member that is one of {next}/{number}, \
+                             which it reads"
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// All of it in one line, as members compare it.
     #[must_use]
     pub fn text(&self) -> String {
@@ -452,6 +492,9 @@ impl Layout {
             }
             for to in &of.hands_off_to {
                 let _ = write!(text, ":to={to}");
+            }
+            for read in &of.reads {
+                let _ = write!(text, ":reads={read}");
             }
             let _ = write!(text, ":{};", of.prefix);
         }
@@ -501,6 +544,7 @@ mod tests {
             prefix: prefix.to_owned(),
             service: None,
             hands_off_to: Vec::new(),
+            reads: Vec::new(),
             shards: shards.iter().map(members).collect(),
             view: None,
             protocol: "multipaxos".to_owned(),

@@ -1,7 +1,9 @@
 //! A model beside the machine: versions, cuts, hand-offs, snapshots, bad bytes.
 
 use super::*;
-use crate::{CallError, Done, Persistent, PersistentMap, Service, Version, VolatileMap, service};
+use crate::{
+    CallError, Done, Persistent, PersistentMap, Service, Version, Volatile, VolatileMap, service,
+};
 use proptest::prelude::*;
 use quintet_replica::{CommandTime, Position};
 use std::collections::BTreeMap;
@@ -795,4 +797,128 @@ fn command_without_a_version_moves_time_all_the_same() {
         Some(set.time.0.0),
         "what it shows is as late"
     );
+}
+
+/// Tells, and has no past.
+#[derive(Default, Service)]
+struct Teller {
+    told: Volatile<u64>,
+}
+
+#[service]
+impl Teller {
+    #[ordered]
+    fn tell(&mut self, context: &mut CallContext, text: &str, times: u64) {
+        *self.told += times;
+        for _ in 0..times {
+            context.notify("news", text);
+        }
+    }
+    #[gather]
+    fn rank(&self, place: &Place) -> (usize, u64) {
+        let other = place.sibling::<Teller>("other").map(|it| *it.told);
+        (place.rank(), other.unwrap_or(*self.told))
+    }
+}
+
+#[test]
+fn notifications_are_bounded_state_in_the_order_of_commands() {
+    let mut rig = Rig::<Teller>::new(Retention::default());
+    let tell = |rig: &mut Rig<Teller>, text: &str, times: u64| {
+        rig.ordered::<()>("tell", &(text, times))
+            .map(|done| done.version)
+    };
+    let told = |rig: &Rig<Teller>, from: u64| rig.machine.notices.told("news", from);
+    for number in 1..=3 {
+        tell(&mut rig, &number.to_string(), 2).expect("executed");
+    }
+    let all = told(&rig, 2);
+    let texts: Vec<_> = all
+        .notices
+        .iter()
+        .map(|it| (it.number, &*it.text))
+        .collect();
+    assert_eq!(texts, [(2, "1"), (3, "2"), (4, "2"), (5, "3"), (6, "3")]);
+    assert_eq!((all.oldest, all.next), (1, 7));
+    assert_eq!(rig.machine.notices.told("other", 2).notices, []);
+    assert_eq!(told(&rig, 0).next, 7);
+    // A lagging member has not made the one that is asked for.
+    assert_eq!(told(&rig, 9).next, 9);
+    let long = "x".repeat(16 << 10);
+    for _ in 0..70 {
+        tell(&mut rig, &long, 1).expect("executed");
+    }
+    assert!(rig.machine.notices.bytes() <= 1 << 20);
+    let some = told(&rig, 70);
+    assert!(some.notices.len() < 7 && some.next < 76, "a part at once");
+    assert_eq!(told(&rig, some.next).notices[0].number, some.next);
+    let mut copy = rig.copied(5);
+    assert_eq!(copy.machine.digest(), rig.machine.digest());
+    assert_eq!(told(&copy, 1), told(&rig, 1));
+    tell(&mut copy, "other", 1).expect("executed");
+    assert_ne!(copy.machine.digest(), rig.machine.digest());
+    tell(&mut copy, &long, 65).expect_err("too many");
+    assert_eq!(copy.machine.notices.last(), 77);
+}
+
+#[test]
+fn gather_is_answered_at_its_mark_by_the_member_asked() {
+    let mut rig = Rig::<Teller>::new(Retention::default());
+    let here = Here {
+        member: 5,
+        ..Here::default()
+    };
+    rig.machine = ServiceMachine::new(Retention::default()).at_member(here.clone());
+    rig.ordered::<()>("tell", &("a", 3u64)).expect("executed");
+    let mut reply = Vec::new();
+    let mark = Call::encode_with(Kind::Mark(0), 0, |_| {});
+    rig.machine.apply(&rig.at(), &mark, &mut reply);
+    let version = call::open_answer(&reply, "it/0").expect("marked").version;
+    assert_eq!(version.0, 1, "its changes make none");
+    let asked = |rig: &Rig<Teller>, member: u16, kind: Kind, ticket: u64| {
+        let placed = Around::Placed(call::Placed {
+            member,
+            members: vec![2, 5],
+            shard: 0,
+            ticket,
+        });
+        let call = Call::encode(kind, number::<Teller>("rank"), &());
+        let mut reply = Vec::new();
+        let answer = rig
+            .machine
+            .query_at(&rig.at(), &placed.put(&call), &mut reply);
+        let read = call::read_answer::<(usize, u64)>(&reply, "it/0");
+        (answer, read.map(|done| done.value))
+    };
+    let (answer, told) = asked(&rig, 5, Kind::QueryFrom(1), 0);
+    assert_eq!((answer, told), (PastAnswer::Done, Ok((1, 3))));
+    assert_eq!(asked(&rig, 5, Kind::QueryFrom(2), 0).0, PastAnswer::NotYet);
+    let shard = "it/0".to_owned();
+    let not_there = Err(CallError::NotThere { shard, member: 2 });
+    assert_eq!(asked(&rig, 2, Kind::QueryFrom(1), 0).1, not_there);
+    // A sibling lends its state.
+    assert_eq!(
+        asked(&rig, 5, Kind::QueryFrom(1), 9).1,
+        Err(CallError::Busy)
+    );
+    let mut other = Rig::<Teller>::new(Retention::default());
+    other.machine = ServiceMachine::new(Retention::default()).at_member(here);
+    other.ordered::<()>("tell", &("b", 7u64)).expect("executed");
+    let lend = |member: u16| {
+        let loan = Around::Lent(call::Loan {
+            member,
+            ticket: 9,
+            subgroup: "other",
+        });
+        let call = Call::encode_with(Kind::Query, 0, |_| {});
+        let mut reply = Vec::new();
+        let machine = &other.machine;
+        machine.query(&other.at(), &loan.put(&call), &mut reply);
+        call::open_answer(&reply, "other/0").is_ok()
+    };
+    assert!(!lend(2) && lend(5));
+    assert_eq!(asked(&rig, 5, Kind::QueryFrom(1), 9).1, Ok((1, 7)));
+    let plain = rig.query::<(usize, u64)>("rank", &());
+    let shard = "it/0".to_owned();
+    assert_eq!(plain, Err(CallError::Schema { shard }), "without a place");
 }

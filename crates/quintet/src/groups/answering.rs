@@ -12,7 +12,7 @@ pub(super) enum State {
     #[default]
     Open,
     Awaited(Waker),
-    Answered(Result<Vec<u8>, CallError>),
+    Answered(Answer),
     Taken,
 }
 
@@ -28,13 +28,29 @@ impl Shared {
     }
 }
 
+/// An answer as it travels, or why there is none.
+pub(super) type Answer = Result<Vec<u8>, CallError>;
+
 /// The end that gives the answer.
-pub(super) struct Answering(pub Arc<Shared>);
+pub(super) enum Answering {
+    /// To a caller that waits.
+    Caller(Arc<Shared>),
+    /// To the next step, which must not block.
+    Next(Box<dyn FnOnce(Answer) + Send>),
+}
 
 impl Answering {
-    pub fn answer(self, answer: Result<Vec<u8>, CallError>) {
-        let before = std::mem::replace(&mut *self.0.lock(), State::Answered(answer));
-        self.0.told.notify_all();
+    pub fn next(step: impl FnOnce(Answer) + Send + 'static) -> Self {
+        Self::Next(Box::new(step))
+    }
+
+    pub fn answer(self, answer: Answer) {
+        let shared = match self {
+            Self::Caller(shared) => shared,
+            Self::Next(step) => return step(answer),
+        };
+        let before = std::mem::replace(&mut *shared.lock(), State::Answered(answer));
+        shared.told.notify_all();
         if let State::Awaited(waker) = before {
             waker.wake();
         }

@@ -7,7 +7,7 @@
 
 use super::{
     CallError,
-    answering::{Answering, not_taken},
+    answering::{Answer, Answering, not_taken},
     call,
     remote::{Remote, Wanted},
 };
@@ -72,12 +72,18 @@ impl Bag {
 pub(super) struct Source {
     pub name: Arc<str>,
     pub group: GroupId,
+    /// Its number in its subgroup.
+    pub number: usize,
+    /// The subgroups of which it reads the shards with its number.
+    pub reads: Arc<[String]>,
 }
 
 /// Ways to the members, shared by the handles of shards.
 #[derive(Debug)]
 pub(super) struct Calls {
     ways: Vec<RwLock<Option<Way>>>,
+    /// The ways lead to servers of calls, whichever members those are.
+    to_servers: bool,
     /// All shards.
     pub shards: Vec<Source>,
     turn: AtomicUsize,
@@ -90,14 +96,32 @@ pub(super) struct Calls {
 
 impl Calls {
     pub fn new(ways: Vec<Option<Way>>, shards: Vec<Source>, deadline: Duration) -> Arc<Self> {
+        Arc::new(Self::with(ways, shards, deadline))
+    }
+
+    /// Ways to servers of calls, as a client has them.
+    pub fn to_servers(
+        servers: Vec<Arc<Remote>>,
+        shards: Vec<Source>,
+        deadline: Duration,
+    ) -> Arc<Self> {
+        let ways = servers.into_iter().map(Way::Elsewhere).map(Some);
         Arc::new(Self {
+            to_servers: true,
+            ..Self::with(ways.collect(), shards, deadline)
+        })
+    }
+
+    fn with(ways: Vec<Option<Way>>, shards: Vec<Source>, deadline: Duration) -> Self {
+        Self {
             ways: ways.into_iter().map(RwLock::new).collect(),
+            to_servers: false,
             shards,
             turn: AtomicUsize::new(0),
             deadline,
             bag: Bag::default(),
             seen: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Whether there is a member in this process, whose courier delivers.
@@ -106,9 +130,9 @@ impl Calls {
         ways.any(|way| matches!(way, Way::Here(_)))
     }
 
-    /// Number of members, whether there is a way to them or not.
-    pub const fn members(&self) -> usize {
-        self.ways.len()
+    /// How long a caller waits: the members' own deadline ends first and tells more.
+    pub fn timeout(&self) -> Duration {
+        self.deadline + Duration::from_secs(5)
     }
 
     /// The highest time in an answer so far.
@@ -117,19 +141,50 @@ impl Calls {
     }
 }
 
-/// The shard that is asked, and the members that may be.
+/// The shard that is asked, and the ways that are tried in turn.
+#[derive(Clone)]
 pub(super) struct To {
     pub source: Source,
-    pub members: Vec<usize>,
+    ways: Vec<usize>,
+    /// The member that a server is to ask.
+    member: Option<usize>,
+    /// The error when there is no way left.
+    failed: CallError,
 }
 
 impl Calls {
-    /// All members, another one first each time.
-    pub fn in_turn(&self) -> Vec<usize> {
-        let count = self.ways.len();
-        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+    /// A shard at this member, or at any.
+    pub fn to(&self, source: &Source, member: Option<usize>) -> To {
+        let only = member.filter(|_| !self.to_servers);
+        To {
+            source: source.clone(),
+            ways: only.map_or_else(|| self.in_turn(), |member| vec![member]),
+            member: member.filter(|_| self.to_servers),
+            failed: match only {
+                Some(member) if member >= self.ways.len() => CallError::NoSuchMember { member },
+                Some(member) if self.way(member).is_none() => CallError::NoWay { member },
+                _ => CallError::Stopped,
+            },
+        }
+    }
+
+    /// All ways, another one first each time; those in this process only, if there are any.
+    fn in_turn(&self) -> Vec<usize> {
+        let (count, first) = (self.ways.len(), self.turn());
         let places = (0..count).map(|offset| first.wrapping_add(offset) % count);
-        places.collect()
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            places.partition(|it| matches!(self.way(*it), Some(Way::Here(_))));
+        if here.is_empty() { elsewhere } else { here }
+    }
+
+    /// Another number each time.
+    pub fn turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The members of a shard, as far as they are known here without asking: all of the group.
+    pub fn all(&self) -> Vec<u16> {
+        (0..).take(self.ways.len()).collect()
     }
 
     fn way(&self, member: usize) -> Option<Way> {
@@ -153,17 +208,43 @@ impl Calls {
         })
     }
 
-    /// Asks the members in turn, until one has not stopped.
+    /// The members of a shard by the newest view that a replica in this process knows.
+    fn members_of(&self, group: GroupId) -> Vec<u16> {
+        let ways = (0..self.ways.len()).filter_map(|it| self.way(it));
+        let reports = ways.filter_map(|way| match way {
+            Way::Here(handle) => {
+                let mut groups = handle.status().groups.into_iter();
+                groups.find(|it| it.group == group.0)
+            }
+            Way::Elsewhere(_) => None,
+        });
+        // Without a layout all replicas are members.
+        reports
+            .max_by_key(|it| it.view)
+            .map_or_else(|| self.all(), |it| it.members)
+    }
+
+    /// Asks in turn, until one has not stopped.
     pub fn send(self: &Arc<Self>, mut to: To, wanted: Wanted, payload: Vec<u8>, done: Answering) {
         let Some(way) = self.next(&mut to) else {
-            return done.answer(Err(CallError::Stopped));
+            return done.answer(Err(to.failed));
         };
+        let group = to.source.group;
+        if let (Way::Here(_), Wanted::Members) = (&way, wanted) {
+            return done.answer(Ok(call::answer_of(&self.members_of(group))));
+        }
         let calls = self.clone();
         let again = payload.clone();
-        let group = to.source.group;
+        let member = to.member;
         let on_answer = move |answer| match answer {
-            Err(SubmitError::Stopped) => calls.send(to, wanted, again, done),
-            answer => calls.answer(&to, answer, done),
+            Err(SubmitError::Stopped) => {
+                to.failed = CallError::Stopped;
+                calls.send(to, wanted, again, done);
+            }
+            answer => {
+                let answer = calls.note(&to.source, answer);
+                done.answer(answer);
+            }
         };
         match (way, wanted) {
             (Way::Here(handle), Wanted::Level(level)) => {
@@ -174,13 +255,16 @@ impl Calls {
                 let handle = handle.in_group(group);
                 handle.query_past_with(asking, &payload, on_answer);
             }
+            (Way::Here(_), Wanted::Members) => {}
             (Way::Elsewhere(remote), _) => {
-                remote.send(group, wanted, &payload, Box::new(on_answer));
+                let on_answer = Box::new(on_answer);
+                remote.send(group, (wanted, member), &payload, on_answer);
             }
         }
     }
 
-    fn answer(&self, to: &To, answer: Result<Vec<u8>, SubmitError>, answering: Answering) {
+    /// Takes notice of an answer.
+    fn note(&self, source: &Source, answer: Result<Vec<u8>, SubmitError>) -> Answer {
         if let Ok(bytes) = &answer {
             if let Some(time) = call::time_of(bytes) {
                 self.seen.fetch_max(time, Ordering::Relaxed);
@@ -189,13 +273,13 @@ impl Calls {
                 self.bag.wake();
             }
         }
-        answering.answer(answer.map_err(|error| not_taken(error, &to.source.name)));
+        answer.map_err(|error| not_taken(error, &source.name))
     }
 
-    /// The next member to which there is a way.
+    /// The next way.
     fn next(&self, to: &mut To) -> Option<Way> {
-        while !to.members.is_empty() {
-            if let Some(way) = self.way(to.members.remove(0)) {
+        while !to.ways.is_empty() {
+            if let Some(way) = self.way(to.ways.remove(0)) {
                 return Some(way);
             }
         }

@@ -1,7 +1,7 @@
 //! A client of a group that is no member of it.
 
 use super::{
-    calls::{Calls, Way},
+    calls::Calls,
     remote::Remote,
     shards::{Known, Shards},
 };
@@ -45,8 +45,7 @@ impl Client {
                         continue;
                     };
                     let all = known.iter().map(Known::source).collect();
-                    let ways = remotes.iter().cloned().map(Way::Elsewhere).map(Some);
-                    let calls = Calls::new(ways.collect(), all, deadline);
+                    let calls = Calls::to_servers(remotes.clone(), all, deadline);
                     let named = Shards { known, calls };
                     return Ok(Self { named });
                 }

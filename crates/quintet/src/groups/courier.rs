@@ -72,20 +72,17 @@ impl Drop for Courier {
 impl Calls {
     fn ask<R: DeserializeOwned>(
         self: &Arc<Self>,
-        source: &Source,
-        members: Vec<usize>,
+        to: To,
         level: Level,
         payload: Vec<u8>,
     ) -> Pending<R> {
-        let source = source.clone();
-        let to = To { source, members };
         Pending::send(self, to, Wanted::Level(level), payload)
     }
 
     /// The first hand-off that waits for each destination.
     pub(super) fn waiting(self: &Arc<Self>, source: &Source) -> Result<Made, CallError> {
         let level = Level::Linearizable;
-        self.ask(source, self.in_turn(), level, delivery::waiting())
+        self.ask(self.to(source, None), level, delivery::waiting())
             .wait()
     }
 
@@ -109,15 +106,13 @@ impl Calls {
             return Ok(false);
         };
         let payload = delivery::first_of(destination);
-        let asked = self.ask(source, self.in_turn(), Level::Linearizable, payload);
+        let asked = self.ask(self.to(source, None), Level::Linearizable, payload);
         let hand_offs: Vec<HandOff> = asked.wait()?;
         // All to the same member: it keeps their order.
-        let members = self.in_turn();
+        let to = self.to(target, None);
         let pending = hand_offs.iter().map(|hand_off| {
             let payload = delivery::deliver(&source.name, hand_off);
-            let members = members.clone();
-            let pending: Pending<call::Anything> =
-                self.ask(target, members, Level::Ordered, payload);
+            let pending: Pending<call::Anything> = self.ask(to.clone(), Level::Ordered, payload);
             (hand_off.number, pending)
         });
         let mut upto = None;
@@ -132,7 +127,7 @@ impl Calls {
         };
         let payload = delivery::settle(destination, upto);
         let settled: Pending<call::Anything> =
-            self.ask(source, self.in_turn(), Level::Ordered, payload);
+            self.ask(self.to(source, None), Level::Ordered, payload);
         settled.wait().map(|_| true)
     }
 }

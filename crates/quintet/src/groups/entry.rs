@@ -1,6 +1,11 @@
 //! The services and shards that a program serves.
 
-use super::{Retention, hand_off::Destinations, machine::ServiceMachine, shards::Known};
+use super::{
+    Retention,
+    hand_off::Destinations,
+    machine::{Here, ServiceMachine},
+    shards::Known,
+};
 use quintet_groups::{JsonCall, Method, Methods, service::terms_of};
 use quintet_replica::StateMachine;
 use std::fmt;
@@ -12,7 +17,7 @@ pub(super) struct ServiceEntry {
     pub terms: u32,
     /// Whether it can be kept.
     pub check: fn() -> Result<(), String>,
-    pub machine: fn(Retention, Destinations) -> Box<dyn StateMachine>,
+    pub machine: fn(Retention, Destinations, Here) -> Box<dyn StateMachine>,
     pub methods: &'static [Method],
     pub is_versioned: bool,
     pub call_of_json: fn(&str, &str) -> Option<Result<JsonCall, String>>,
@@ -35,8 +40,9 @@ impl ServiceEntry {
             is_versioned: S::VERSIONED,
             call_of_json: S::call_of_json,
             answer_to_json: S::answer_to_json,
-            machine: |retention, destinations| {
-                Box::new(ServiceMachine::<S>::new(retention).handing_off_to(destinations))
+            machine: |retention, destinations, here| {
+                let machine = ServiceMachine::<S>::new(retention);
+                Box::new(machine.handing_off_to(destinations).at_member(here))
             },
         }
     }

@@ -13,22 +13,25 @@ use super::{
     entry::{ServiceEntry, ShardEntry},
     hand_off::{Destination, Destinations},
     json::Callers,
+    machine::Here,
     redis::CallServer,
+    remote::Remote,
     shards::{Known, Shards},
 };
 use crate::{
     Cluster, Error,
     cluster::{Local, Own},
 };
-use quintet_groups::Methods;
+use quintet_groups::{Methods, place::Lending};
 use quintet_replica::{
-    At, GroupId, RestoreError, SnapshotProgress, StateMachine, Terms, digest::hash_wide,
+    At, GroupId, ReplicaId, RestoreError, SnapshotProgress, StateMachine, Terms, digest::hash_wide,
 };
 use quintet_runtime::{
     StartError, StatusReport,
     layout::{Layout, LayoutFile},
 };
 use std::{
+    collections::BTreeMap,
     fmt,
     net::ToSocketAddrs,
     ops::Deref,
@@ -53,6 +56,8 @@ pub struct LocalGroup {
     /// Where this process has one member of several.
     own: Option<Own>,
     secret: Option<String>,
+    /// Where the members serve calls.
+    call_addresses: Vec<String>,
 }
 
 impl LocalGroup {
@@ -84,6 +89,17 @@ impl LocalGroup {
     #[must_use]
     pub fn secret(mut self, digits: impl Into<String>) -> Self {
         self.secret = Some(digits.into());
+        self
+    }
+
+    /// The addresses at which the members serve calls ([`Group::serve_calls`]), in the order of the
+    /// members: this process serves them at its own, and calls the others there where no other member
+    /// can answer ([`Shard::member`](super::Shard::member), a `#[gather]`, a query that is told its
+    /// [`Place`](super::Place)). For members of [`Group::member`], on a trusted network.
+    #[must_use]
+    pub fn calls_at(mut self, addresses: &[impl AsRef<str>]) -> Self {
+        let addresses = addresses.iter().map(|it| it.as_ref().to_owned());
+        self.call_addresses = addresses.collect();
         self
     }
 
@@ -135,6 +151,17 @@ impl LocalGroup {
         let retention = self.retention;
         let wrong = |why: String| Error::Start(StartError::Config(why));
         let mut local = self.local.clone();
+        let members = self.own.as_ref().map(|own| own.addresses.len());
+        if !self.call_addresses.is_empty() && members != Some(self.call_addresses.len()) {
+            let why = match members {
+                Some(members) => format!(
+                    "calls_at: {} addresses for {members} members",
+                    self.call_addresses.len()
+                ),
+                None => "calls_at: all members run in this process".to_owned(),
+            };
+            return Err(wrong(why));
+        }
         if let Some(own) = &self.own {
             let mut own = own.clone();
             own.secret = self.checked_secret(&own).map_err(wrong)?;
@@ -177,7 +204,7 @@ impl LocalGroup {
             }
         }
         let terms = services.iter().flat_map(|service| {
-            let machine = (service.machine)(retention, Destinations::default());
+            let machine = (service.machine)(retention, Destinations::default(), Here::default());
             machine.terms()
         });
         let mut terms: Terms = terms.collect();
@@ -186,18 +213,29 @@ impl LocalGroup {
                 |service: &&ServiceEntry| (service.name.to_owned(), u64::from(service.terms));
             terms = services.iter().map(term).collect();
         }
-        let machines: SharedMachines = Arc::new(move |group| match group.0 {
+        let lending: Mutex<BTreeMap<ReplicaId, Arc<Lending>>> = Mutex::default();
+        let machines: SharedMachines = Arc::new(move |replica, group| match group.0 {
             0 if is_divided => Box::new(Above(terms.clone())),
             number => {
                 let place = (number as usize).saturating_sub(usize::from(is_divided));
                 let (service, destinations): &(ServiceEntry, Destinations) = &factories[place];
-                (service.machine)(retention, destinations.clone())
+                let mut lending = lending.lock().unwrap_or_else(PoisonError::into_inner);
+                let here = Here {
+                    member: replica.0,
+                    lending: lending.entry(replica).or_default().clone(),
+                };
+                (service.machine)(retention, destinations.clone(), here)
             }
         });
         let cluster = local.start_with(&*machines)?;
         let handles = cluster.handles();
         let source = |shard: &ShardEntry| shard.known.source();
-        let ways = handles.into_iter().map(|handle| handle.map(Way::Here));
+        let mut addresses = self.call_addresses.iter();
+        let ways = handles.into_iter().map(|handle| {
+            let address = addresses.next();
+            let elsewhere = || address.map(|it| Way::Elsewhere(Remote::new(it)));
+            handle.map(Way::Here).or_else(elsewhere)
+        });
         let all = shards.iter().map(source).collect();
         let calls = Calls::new(ways.collect(), all, self.deadline);
         let sources = shards
@@ -208,7 +246,7 @@ impl LocalGroup {
             what: "starting a thread".to_owned(),
             error,
         })?;
-        Ok(Group {
+        let mut group = Group {
             named: Shards {
                 known: shards.iter().map(|it| it.known.clone()).collect(),
                 calls,
@@ -217,7 +255,13 @@ impl LocalGroup {
             machines,
             cluster: Mutex::new(cluster),
             courier,
-        })
+            server: None,
+        };
+        let own = self.own.as_ref().map(|own| usize::from(own.id));
+        if let Some(address) = own.and_then(|own| self.call_addresses.get(own)) {
+            group.server = Some(group.serve_calls(address)?);
+        }
+        Ok(group)
     }
 
     fn checked_secret(&self, own: &Own) -> Result<[u8; 32], String> {
@@ -264,6 +308,7 @@ impl LocalGroup {
             let count = of.shards.len();
             let known = Known::new(name, (shard.number, count), shard.group);
             let mut entry = ShardEntry::new(known, *entry);
+            entry.known.reads.clone_from(&of.reads);
             for name in &of.hands_off_to {
                 let mut subgroups = layout.subgroups.iter();
                 let to = subgroups.find(|it| it.name == *name);
@@ -285,7 +330,7 @@ impl LocalGroup {
     }
 }
 
-type SharedMachines = Arc<dyn Fn(GroupId) -> Box<dyn StateMachine> + Send + Sync>;
+type SharedMachines = Arc<dyn Fn(ReplicaId, GroupId) -> Box<dyn StateMachine> + Send + Sync>;
 
 /// The machine of group 0 above shards: it has no state, and the terms of all services.
 struct Above(Terms);
@@ -319,6 +364,8 @@ pub struct Group {
     cluster: Mutex<Cluster>,
     /// Behind the members, so that it waits for none.
     courier: Courier,
+    /// At the address that all members know.
+    server: Option<CallServer>,
 }
 
 /// Handles of shards.
@@ -332,6 +379,7 @@ impl Deref for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        self.server = None;
         self.courier.stop();
     }
 }
@@ -356,6 +404,7 @@ impl Group {
             one_name: String::new(),
             own: None,
             secret: None,
+            call_addresses: Vec::new(),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Calls of which the types are known at run time only: methods by name, arguments in JSON.
 
 use super::{
-    CallError, Done, Pending, Shard, When, call,
+    CallError, Done, Pending, Replies, Shard, Time, Version, When, at_members, call,
     calls::Calls,
     entry::ShardEntry,
+    follow::Following,
     service::{Method, MethodKind},
 };
 use quintet_runtime::layout;
@@ -49,40 +50,55 @@ impl Callers {
         Ok(self.shard(shard)?.service.methods)
     }
 
+    /// Follows the notifications of a name in a shard, from a number on.
+    pub fn follow(&self, shard: &str, name: &str, from: u64) -> Result<Following, JsonError> {
+        let source = self.shard(shard)?.known.source();
+        Ok(Following::new(&self.calls, &source, name, from))
+    }
+
     /// Calls a method by name.
     pub fn call(
         &self,
         shard: &str,
-        method: &str,
+        name: &str,
         arguments: &str,
         when: Option<When>,
     ) -> Result<JsonPending, JsonError> {
         let entry = self.shard(shard)?;
         let (service, wrong) = (&entry.service, JsonError::Wrong);
-        let read = (service.call_of_json)(method, arguments);
+        let read = (service.call_of_json)(name, arguments);
         let read = read.ok_or_else(|| {
             let known: Vec<_> = service.methods.iter().map(|it| it.name).collect();
             let (of, known) = (service.name, known.join(", "));
             wrong(format!(
-                "service {of} has no method '{method}'; it has {known}"
+                "service {of} has no method '{name}'; it has {known}"
             ))
         })?;
         let call = read.map_err(wrong)?;
         let shard: Shard<()> = Shard::new(&self.calls, entry.known.source());
         let shard = shard.when(when);
-        let pending: Pending<call::Anything> = match (call.kind, when) {
+        let method = at_members::Method {
+            number: call.method,
+            arguments: call.arguments.clone(),
+            is_versioned: service.is_versioned,
+        };
+        let mut methods = service.methods.iter();
+        let has_place = methods.any(|it| it.number == call.method && it.has_place);
+        let pending: Asked = match (call.kind, when) {
             (MethodKind::Ordered, None) => {
-                shard.order(call.method, |out| out.extend_from_slice(&call.arguments))
+                Asked::One(shard.order(call.method, |out| out.extend_from_slice(&call.arguments)))
             }
-            (MethodKind::Ordered, Some(_)) => {
-                let why = format!("'{method}' is ordered: it changes the present only");
+            (MethodKind::Gather, None) => Asked::All(shard.ask_all(method)),
+            (MethodKind::Ordered | MethodKind::Gather, Some(_)) => {
+                let why = format!("'{name}' is ordered: it is of the present only");
                 return Err(wrong(why));
             }
             (MethodKind::Query, Some(_)) if !service.is_versioned => {
                 return Err(CallError::NotKept.into());
             }
+            (MethodKind::Query, _) if has_place => Asked::One(shard.ask_at_place(method)),
             (MethodKind::Query, _) => {
-                shard.ask(call.method, |out| out.extend_from_slice(&call.arguments))
+                Asked::One(shard.ask(call.method, |out| out.extend_from_slice(&call.arguments)))
             }
         };
         let (name, to_json) = (entry.known.name.clone(), service.answer_to_json);
@@ -95,26 +111,75 @@ impl Callers {
     }
 }
 
+/// The answer or the replies that are waited for.
+enum Asked {
+    One(Pending<call::Anything>),
+    All(Replies<call::Anything>),
+}
+
 /// The answer to such a call, on its way.
 pub(super) struct JsonPending {
-    pending: Pending<call::Anything>,
+    pending: Asked,
     name: Arc<str>,
     method: u32,
     to_json: fn(u32, &[u8]) -> Option<String>,
 }
 
 impl JsonPending {
-    /// Waits for it.
+    /// Waits for it. The replies of members are an array of objects with `member`, and `value` or
+    /// `error`.
     pub fn wait(self) -> Result<Done<String>, JsonError> {
-        let bytes = self.pending.bytes()?;
-        let done = call::open_answer(&bytes, &self.name)?;
-        let value = (self.to_json)(self.method, done.value);
-        let value = value
-            .ok_or_else(|| JsonError::Wrong("the answer cannot be written in JSON".to_owned()))?;
+        let replies = match self.pending {
+            Asked::One(pending) => {
+                return read(&pending.bytes()?, &self.name, self.method, self.to_json);
+            }
+            Asked::All(replies) => replies,
+        };
+        let ends = replies.ends();
+        let mut all = Done {
+            value: Vec::new(),
+            version: Version(0),
+            time: Time::default(),
+        };
+        while let Some((member, answer)) = replies.next_bytes(ends) {
+            let read = answer
+                .map_err(JsonError::from)
+                .and_then(|bytes| read(&bytes, &self.name, self.method, self.to_json));
+            let text = match read {
+                Ok(done) => {
+                    (all.version, all.time) = (done.version, done.time);
+                    format!(r#"{{"member":{member},"value":{}}}"#, done.value)
+                }
+                Err(error) => {
+                    let text = serde_json::Value::String(error.to_string());
+                    format!(r#"{{"member":{member},"error":{text}}}"#)
+                }
+            };
+            all.value.push((member, text));
+        }
+        all.value.sort_unstable();
+        let texts: Vec<_> = all.value.into_iter().map(|(_, text)| text).collect();
         Ok(Done {
-            value,
-            version: done.version,
-            time: done.time,
+            value: format!("[{}]", texts.join(",")),
+            version: all.version,
+            time: all.time,
         })
     }
+}
+
+fn read(
+    bytes: &[u8],
+    name: &str,
+    method: u32,
+    to_json: fn(u32, &[u8]) -> Option<String>,
+) -> Result<Done<String>, JsonError> {
+    let done = call::open_answer(bytes, name)?;
+    let value = to_json(method, done.value);
+    let value =
+        value.ok_or_else(|| JsonError::Wrong("the answer cannot be written in JSON".to_owned()))?;
+    Ok(Done {
+        value,
+        version: done.version,
+        time: done.time,
+    })
 }

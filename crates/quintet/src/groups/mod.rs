@@ -69,28 +69,33 @@
 //! are replicated too, and have no past.
 
 mod answering;
+mod at_members;
 mod calls;
 mod client;
 mod courier;
 mod entry;
+mod follow;
 mod group;
 mod json;
 mod pending;
 mod redis;
 mod remote;
+mod replies;
 mod shard;
 mod shards;
 
 pub use client::Client;
+pub use follow::{Followed, Follower, Notification};
 pub use group::{Group, LocalGroup};
 pub use pending::Pending;
 pub use quintet_groups::{
     CallContext, CallError, CallOf, Done, Field, FieldOf, HasHistory, JsonCall, Key, Method,
-    MethodKind, Methods, NoTime, Persistent, PersistentMap, Reply, Retention, Service, ServiceMap,
-    Time, Value, Version, Versioned, Volatile, VolatileMap, When, service,
+    MethodKind, Methods, NoTime, Persistent, PersistentMap, Place, Reply, Retention, Service,
+    ServiceMap, Time, Value, Version, Versioned, Volatile, VolatileMap, When, service,
 };
-use quintet_groups::{call, encoding, hand_off, machine};
+use quintet_groups::{call, encoding, hand_off, machine, notices};
 pub use redis::CallServer;
+pub use replies::Replies;
 pub use shard::{Change, Handles, Shard};
 pub use shards::Shards;
 

@@ -47,18 +47,23 @@ pub struct Pending<R> {
 impl<R: DeserializeOwned> Pending<R> {
     /// Sends a call.
     pub(super) fn send(calls: &Arc<Calls>, to: To, wanted: Wanted, payload: Vec<u8>) -> Self {
+        let (pending, answering) = Self::of(calls, &to.source, wanted);
+        calls.send(to, wanted, payload, answering);
+        pending
+    }
+
+    /// An answer that is to come, and the end that gives it.
+    pub(super) fn of(calls: &Arc<Calls>, source: &Source, wanted: Wanted) -> (Self, Answering) {
         let shared = Arc::new(Shared::default());
         let pending = Self {
             shared: shared.clone(),
             calls: calls.clone(),
-            source: to.source.clone(),
-            // The members' own deadline ends first and tells more.
-            timeout: calls.deadline + Duration::from_secs(5),
+            source: source.clone(),
+            timeout: calls.timeout(),
             is_ordered: wanted == Wanted::Level(Level::Ordered),
             answer: PhantomData,
         };
-        calls.send(to, wanted, payload, Answering(shared));
-        pending
+        (pending, Answering::Caller(shared))
     }
 
     /// Waits until all that the call has handed off has been executed, too.

@@ -8,10 +8,10 @@
 
 use super::{
     CallError, Pending, When,
-    call::{self, Call, Kind},
-    calls::To,
+    call::{self, Around, Kind},
+    follow::{Batch, Following},
     json::{Callers, JsonError, JsonPending},
-    remote::{Failure, read_wanted},
+    remote::{Failure, Wanted, read_wanted},
 };
 use crate::Error;
 use quintet_runtime::resp::{Limits, Parser, Step};
@@ -23,7 +23,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Commands of one client that are in progress at once.
@@ -35,6 +35,10 @@ const LIMITS: Limits = Limits {
     argument_bytes_max: 64 << 20,
     command_bytes_max: 64 << 20,
 };
+const FOLLOW_USAGE: &str = "ERR usage: QUINTET.FOLLOW SHARD NAME [FROM NUMBER] [WAIT MILLISECONDS]";
+/// A follower waits no longer for one answer, nor unless it says so.
+const FOLLOW_MAX: u64 = 10_000;
+const FOLLOW_DEFAULT: u64 = 1_000;
 const USAGE: &str = "ERR usage: QUINTET.CALL SHARD METHOD [ARGUMENTS IN JSON] [AT WHEN] [DONE]";
 
 /// A server of calls for clients of Redis; dropping it closes their connections.
@@ -42,12 +46,15 @@ const USAGE: &str = "ERR usage: QUINTET.CALL SHARD METHOD [ARGUMENTS IN JSON] [A
 /// | command | answer |
 /// |---|---|
 /// | `QUINTET.CALL shard method [arguments] [AT when] [DONE]` | the answer in JSON; with `DONE` also version and time in nanoseconds |
+/// | `QUINTET.FOLLOW shard name [FROM n] [WAIT milliseconds]` | the next number to ask from, how many were missed, and the [notifications](super::CallContext::notify): number, version, time, text of each |
 /// | `QUINTET.METHODS shard` | the signatures of the methods |
 /// | `QUINTET.SHARDS` | group, name, number of shards, service of each shard, and a number of its signatures |
 ///
 /// A shard is `SUBGROUP/NUMBER`, or `SUBGROUP:KEY` for that of a key. Arguments are an array in JSON;
 /// bytes are a string, or an array of numbers. `when` is a time such as `2026-11-21T12:00:00Z`, `now`, or
-/// `v:VERSION`.
+/// `v:VERSION`. Without `FROM` a follower is told from now on, so the first answer is empty and has the
+/// number for the next request; each waits for something to tell, a second unless it says otherwise, and
+/// ten at most.
 #[derive(Debug)]
 pub struct CallServer {
     address: SocketAddr,
@@ -200,6 +207,7 @@ enum Reply {
     Ready(Vec<u8>),
     Json(JsonPending, bool),
     Raw(Pending<call::Anything>),
+    Follow(Following, Duration),
 }
 
 impl Reply {
@@ -224,11 +232,30 @@ impl Reply {
                 Ok(done) => writer(out).bulk(done.value.as_bytes()),
                 Err(error) => writer(out).error(&text_of(&error)),
             },
+            Self::Follow(mut following, wait) => match following.wait(Instant::now() + wait) {
+                Ok(batch) => put_batch(following.next(), &batch, &mut writer(out)),
+                Err(error) => writer(out).error(&text_of(&error.into())),
+            },
             Self::Raw(pending) => match pending.bytes() {
                 Ok(bytes) => writer(out).bulk(&bytes),
                 Err(error) => writer(out).error(Failure::of(&error).code()),
             },
         }
+    }
+}
+
+fn put_batch(next: u64, batch: &Batch, out: &mut quintet_store::Reply<'_>) {
+    out.array(3);
+    out.integer(next as i64);
+    let missed = batch.missed.map_or(0, |(first, last)| last + 1 - first);
+    out.integer(missed as i64);
+    out.array(batch.told.len());
+    for told in &batch.told {
+        out.array(4);
+        out.integer(told.number as i64);
+        out.integer(told.version.0 as i64);
+        out.integer(told.time.0.0 as i64);
+        out.bulk(told.text.as_bytes());
     }
 }
 
@@ -255,19 +282,16 @@ fn raw(callers: &Callers, arguments: &[&[u8]]) -> Reply {
         .and_then(|it| it.parse().ok());
     let mut shards = callers.shards.iter();
     let entry = group.and_then(|group: u32| shards.find(|it| it.known.group.0 == group));
-    let (Some(entry), Some(wanted)) = (entry, read_wanted(wanted)) else {
+    let (Some(entry), Some((wanted, member))) = (entry, read_wanted(wanted)) else {
         return Reply::error("ERR no such group, or nothing to be wanted of it");
     };
     // Hand-offs are delivered and settled by members only.
-    let is_of_client = Call::decode(payload)
-        .is_some_and(|call| !matches!(call.kind, Kind::Deliver | Kind::Settle));
-    if !is_of_client {
+    let is_of_client = Around::take(payload)
+        .is_some_and(|(_, call)| !matches!(call.kind, Kind::Deliver | Kind::Settle));
+    if !is_of_client && wanted != Wanted::Members {
         return Reply::error("ERR it is no call of a client");
     }
-    let to = To {
-        source: entry.known.source(),
-        members: callers.calls.in_turn(),
-    };
+    let to = callers.calls.to(&entry.known.source(), member);
     Reply::Raw(Pending::send(&callers.calls, to, wanted, payload.to_vec()))
 }
 
@@ -306,6 +330,10 @@ fn answer_text(
             replies.push(call(callers, shard, method, options));
         }
         ("QUINTET.CALL", _) => out.error(USAGE),
+        ("QUINTET.FOLLOW", [shard, name, options @ ..]) => {
+            replies.push(follow(callers, shard, name, options));
+        }
+        ("QUINTET.FOLLOW", _) => out.error(FOLLOW_USAGE),
         ("QUINTET.METHODS", [shard]) => match callers.methods(shard) {
             Ok(methods) => {
                 out.array(methods.len());
@@ -333,7 +361,9 @@ fn answer_text(
             out.ok();
             return false;
         }
-        _ => out.error("ERR unknown command; this server has QUINTET.CALL and QUINTET.METHODS"),
+        _ => out.error(
+            "ERR unknown command; this server has QUINTET.CALL, QUINTET.FOLLOW and QUINTET.METHODS",
+        ),
     }
     true
 }
@@ -360,6 +390,30 @@ fn call(callers: &Callers, shard: &str, method: &str, options: &[&str]) -> Reply
     }
     match callers.call(shard, method, arguments, when) {
         Ok(pending) => Reply::Json(pending, tells_done),
+        Err(error) => Reply::error(&text_of(&error)),
+    }
+}
+
+fn follow(callers: &Callers, shard: &str, name: &str, options: &[&str]) -> Reply {
+    let (mut from, mut wait) = (None, FOLLOW_DEFAULT);
+    for option in options.chunks(2) {
+        let [word, number] = option else {
+            return Reply::error(FOLLOW_USAGE);
+        };
+        let Ok(number) = number.parse::<u64>() else {
+            return Reply::error(FOLLOW_USAGE);
+        };
+        match &*word.to_ascii_uppercase() {
+            "FROM" if number > 0 => from = Some(number),
+            "WAIT" => wait = number.min(FOLLOW_MAX),
+            _ => return Reply::error(FOLLOW_USAGE),
+        }
+    }
+    if from.is_none() {
+        wait = 0;
+    }
+    match callers.follow(shard, name, from.unwrap_or(0)) {
+        Ok(following) => Reply::Follow(following, Duration::from_millis(wait)),
         Err(error) => Reply::error(&text_of(&error)),
     }
 }

@@ -37,31 +37,46 @@ type OnAnswer = Box<dyn FnOnce(Answer) + Send>;
 pub(super) enum Wanted {
     Level(Level),
     Past(Asking),
+    /// None of it: its members.
+    Members,
 }
 
-/// It as a word.
-fn word_of(wanted: Wanted) -> String {
-    match wanted {
+/// It as a word, and the member that is to answer.
+fn word_of((wanted, member): (Wanted, Option<usize>)) -> String {
+    let word = match wanted {
         Wanted::Level(Level::Ordered) => "ordered".to_owned(),
         Wanted::Level(Level::Linearizable) => "linearizable".to_owned(),
         Wanted::Level(Level::Stale) => "stale".to_owned(),
         Wanted::Past(asking) if asking == Asking::known() => "known".to_owned(),
+        Wanted::Past(asking) if asking == Asking::here() => "here".to_owned(),
         Wanted::Past(asking) => asking.time().0.to_string(),
-    }
+        Wanted::Members => "members".to_owned(),
+    };
+    member.map_or(word.clone(), |member| format!("{word}@{member}"))
 }
 
 /// The meaning of such a word.
-pub(super) fn read_wanted(word: &[u8]) -> Option<Wanted> {
-    Some(match word {
+pub(super) fn read_wanted(word: &[u8]) -> Option<(Wanted, Option<usize>)> {
+    let (word, member) = match word.iter().position(|byte| *byte == b'@') {
+        Some(at) => {
+            let digits = std::str::from_utf8(&word[at + 1..]).ok()?;
+            (&word[..at], Some(digits.parse().ok()?))
+        }
+        None => (word, None),
+    };
+    let wanted = match word {
         b"ordered" => Wanted::Level(Level::Ordered),
         b"linearizable" => Wanted::Level(Level::Linearizable),
         b"stale" => Wanted::Level(Level::Stale),
         b"known" => Wanted::Past(Asking::known()),
+        b"here" => Wanted::Past(Asking::here()),
+        b"members" => Wanted::Members,
         digits => {
             let time = std::str::from_utf8(digits).ok()?.parse().ok()?;
             Wanted::Past(Asking::new(CommandTime(time)))
         }
-    })
+    };
+    Some((wanted, member))
 }
 
 /// Why there is no answer, as a word between server and client.
@@ -84,7 +99,10 @@ impl Failure {
             CallError::NoQuorum { .. } => SubmitError::NoQuorum,
             CallError::Busy | CallError::TooLarge { .. } => SubmitError::Busy,
             CallError::DiskFull => SubmitError::DiskFull,
-            CallError::Stopped => SubmitError::Stopped,
+            // Another server may have a way.
+            CallError::Stopped | CallError::NoWay { .. } | CallError::NoSuchMember { .. } => {
+                SubmitError::Stopped
+            }
             CallError::NotYet => SubmitError::NotYet,
             CallError::NotKept => SubmitError::NotKept,
             _ => SubmitError::Uncertain,
@@ -167,7 +185,13 @@ impl Remote {
     }
 
     /// Sends a call; `on_answer` is called on the reader's thread, or here.
-    pub fn send(&self, group: GroupId, wanted: Wanted, call: &[u8], on_answer: OnAnswer) {
+    pub fn send(
+        &self,
+        group: GroupId,
+        wanted: (Wanted, Option<usize>),
+        call: &[u8],
+        on_answer: OnAnswer,
+    ) {
         let group = group.0.to_string();
         let wanted_word = word_of(wanted);
         let bytes = command(&[
@@ -177,7 +201,7 @@ impl Remote {
             call,
         ]);
         let mut waiting = Waiting {
-            is_ordered: wanted == Wanted::Level(Level::Ordered),
+            is_ordered: wanted.0 == Wanted::Level(Level::Ordered),
             on_answer,
         };
         let mut connection = lock(&self.connection);

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   Shard ──► ordered(), query(), stale(), at(when), member(n) ──► the macro's methods ──► Pending
+//!        └──► gather() ──────────────────────────────────────────────────────────────────► Replies
 //! ```
 
 use super::{
-    CallError, Pending, Time, Version, When,
+    CallError, Pending, Replies, Time, Version, When,
+    at_members::Method,
     call::{Call, Kind, Told},
-    calls::{Calls, Source, To},
+    calls::{Calls, Source},
     encoding,
     remote::Wanted,
 };
@@ -30,6 +32,8 @@ pub trait Handles: Methods {
     type Ordered: From<Shard<Self>>;
     /// A handle with the queries.
     type Query: From<Shard<Self>>;
+    /// A handle with the methods that every member answers.
+    type Gather: From<Shard<Self>>;
 }
 
 /// A handle of one shard: cheap to clone, for any thread.
@@ -126,12 +130,31 @@ impl<S> Shard<S> {
     }
 
     fn send<R: DeserializeOwned>(&self, wanted: Wanted, payload: Vec<u8>) -> Pending<R> {
-        let members = match self.route.member {
-            Some(member) => (member..self.calls.members()).take(1).collect(),
-            None => self.calls.in_turn(),
-        };
-        let source = self.source.clone();
-        Pending::send(&self.calls, To { source, members }, wanted, payload)
+        let to = self.calls.to(&self.source, self.route.member);
+        Pending::send(&self.calls, to, wanted, payload)
+    }
+
+    /// Calls a query that is told its place.
+    pub(super) fn ask_at_place<R: DeserializeOwned>(&self, method: Method) -> Pending<R> {
+        let Route {
+            when,
+            is_stale,
+            member,
+        } = self.route;
+        let wanted = Wanted::Level(Level::Linearizable);
+        let (pending, answering) = Pending::of(&self.calls, &self.source, wanted);
+        let when = (when, is_stale);
+        self.calls
+            .ask_at_place(&self.source, member, when, method, answering);
+        pending
+    }
+
+    /// Has all members answer.
+    pub(super) fn ask_all<R>(&self, method: Method) -> Replies<R> {
+        let (replies, arrivals) = Replies::new(&self.calls, &self.source);
+        self.calls
+            .gather(&self.source, self.route.member, method, arrivals);
+        replies
     }
 }
 
@@ -146,6 +169,24 @@ impl<S: Handles> Shard<S> {
         self.ask(method, |out| encoding::append(arguments, out))
     }
 
+    /// Calls a query that is told its place. For the macro's code.
+    pub fn call_at_place<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Pending<R> {
+        self.ask_at_place(Self::method(method, arguments))
+    }
+
+    /// Calls a method that every member answers. For the macro's code.
+    pub fn call_gather<R: Reply>(&self, method: u32, arguments: &impl Serialize) -> Replies<R> {
+        self.ask_all(Self::method(method, arguments))
+    }
+
+    fn method(number: u32, arguments: &impl Serialize) -> Method {
+        Method {
+            number,
+            arguments: encoding::encode(arguments),
+            is_versioned: S::VERSIONED,
+        }
+    }
+
     /// Calls of ordered methods: executed at every member, exactly once.
     #[must_use]
     pub fn ordered(&self) -> S::Ordered {
@@ -155,6 +196,13 @@ impl<S: Handles> Shard<S> {
     /// Calls of queries: executed at one member, on a state that has everything acknowledged before.
     #[must_use]
     pub fn query(&self) -> S::Query {
+        self.clone().into()
+    }
+
+    /// Calls that every member of the shard answers, as of one place of the order, on the state that it
+    /// has there. A field without versions may show later changes, too.
+    #[must_use]
+    pub fn gather(&self) -> S::Gather {
         self.clone().into()
     }
 
@@ -178,7 +226,12 @@ impl<S: Handles> Shard<S> {
         shard.into()
     }
 
-    /// The same shard, asked at this member only, if it runs.
+    /// The same shard, asked at this member only.
+    ///
+    /// A call is answered with [`CallError::Stopped`] when the member does not run, and with
+    /// [`CallError::NoWay`] when it runs in another process that this one cannot reach
+    /// ([`LocalGroup::calls_at`](super::LocalGroup::calls_at)). A member that has no part in the shard
+    /// sends the call to one that has.
     #[must_use]
     pub fn member(&self, member: usize) -> Self {
         let mut shard = self.clone();

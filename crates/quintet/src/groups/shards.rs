@@ -1,7 +1,7 @@
 //! The shards of a group by their names, for its members and for clients elsewhere.
 
 use super::{
-    CallError, Shard, Time,
+    CallError, Follower, Shard, Time,
     calls::{Calls, Source},
 };
 use quintet_groups::{Methods, service::terms_of};
@@ -23,6 +23,8 @@ pub(super) struct Known {
     pub service: String,
     /// A number of the signatures of its methods.
     pub terms: u32,
+    /// The subgroups of which it reads the shards with its number.
+    pub reads: Vec<String>,
 }
 
 impl Known {
@@ -30,6 +32,8 @@ impl Known {
         Source {
             name: self.name.clone(),
             group: self.group,
+            number: self.number,
+            reads: self.reads.clone().into(),
         }
     }
 
@@ -42,6 +46,7 @@ impl Known {
             group,
             service: String::new(),
             terms: 0,
+            reads: Vec::new(),
         }
     }
 }
@@ -54,22 +59,29 @@ impl Known {
             name,
             service,
             terms,
+            reads,
             ..
         } = self;
-        format!("{} {name} {count} {service} {terms}", self.group.0)
+        let mut text = format!("{} {name} {count} {service} {terms}", self.group.0);
+        for subgroup in reads {
+            text.push(' ');
+            text.push_str(subgroup);
+        }
+        text
     }
 
     /// From such a text.
     pub fn from_text(text: &str) -> Option<Self> {
         let words: Vec<_> = text.split(' ').collect();
-        let [group, name, count, service, terms] = words[..] else {
+        let [group, name, count, service, terms, reads @ ..] = &words[..] else {
             return None;
         };
         let (subgroup, number) = name.rsplit_once('/')?;
         let numbers = (number.parse().ok()?, count.parse().ok()?);
         Some(Self {
-            service: service.to_owned(),
+            service: (*service).to_owned(),
             terms: terms.parse().ok()?,
+            reads: reads.iter().map(|it| (*it).to_owned()).collect(),
             ..Self::new(subgroup, numbers, GroupId(group.parse().ok()?))
         })
     }
@@ -129,6 +141,15 @@ impl Shards {
     fn of<S: Methods>(&self, subgroup: &str) -> impl Iterator<Item = &Known> {
         let is_it = move |known: &&Known| *known.subgroup == *subgroup && known.service == S::NAME;
         self.known.iter().filter(is_it)
+    }
+
+    /// Follows the notifications of this name in all shards, from now on
+    /// ([`CallContext::notify`](super::CallContext::notify)).
+    ///
+    /// # Errors
+    /// See [`CallError`]: when no shard answers.
+    pub fn follow(&self, name: &str) -> Result<Follower, CallError> {
+        Follower::new(&self.calls, name)
     }
 
     /// A time for queries of several shards: everything that this program was told before is in their

@@ -243,6 +243,7 @@ mod tests {
             prefix: prefix.to_owned(),
             service: None,
             hands_off_to: Vec::new(),
+            reads: Vec::new(),
             shards: vec![vec![ReplicaId(0)]; count],
             view: None,
             protocol: "multipaxos".to_owned(),

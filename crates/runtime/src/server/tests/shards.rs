@@ -21,6 +21,7 @@ fn divided_in(durability: Durability, me: u16) -> (Rig, ConnectionId) {
         prefix: prefix.to_owned(),
         service: None,
         hands_off_to: Vec::new(),
+        reads: Vec::new(),
         shards: vec![vec![ReplicaId(0), ReplicaId(2)]; count],
         view: None,
         protocol: "multipaxos".to_owned(),

@@ -1,0 +1,150 @@
+//! The place at which a query is answered: which member of which shard, and the states of other shards
+//! there.
+//!
+//! ```text
+//!   query of cache/2 at member 9 ──► notice/2 there: what was acknowledged is executed ──► its state, lent
+//!                                └─► cache/2 there: the same ──► get(&self, place, key)
+//!                                                               place.sibling::<Notice>("notice")
+//! ```
+//!
+//! A state is lent as a fork: it shares storage with the shard, whose commands continue. Loans that no
+//! query comes for make room for later ones.
+
+use crate::call::Placed;
+use std::{
+    any::Any,
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+};
+
+/// Queries for which states are lent at one time.
+const TICKETS_MAX: usize = 256;
+
+/// The states that were lent to one query: subgroup and service.
+type Loans = Vec<(String, Box<dyn Any + Send>)>;
+
+/// The states that shards of one replica lend each other.
+#[derive(Debug, Default)]
+pub struct Lending(Mutex<VecDeque<(u64, Loans)>>);
+
+impl Lending {
+    /// Lends a state; one that the same subgroup has lent to the same query is replaced.
+    pub fn put(&self, ticket: u64, subgroup: &str, state: Box<dyn Any + Send>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = all.iter().position(|(it, _)| *it == ticket);
+        let at = at.unwrap_or_else(|| {
+            if all.len() >= TICKETS_MAX {
+                all.pop_front();
+            }
+            all.push_back((ticket, Vec::new()));
+            all.len() - 1
+        });
+        let loans = &mut all[at].1;
+        loans.retain(|(it, _)| it != subgroup);
+        loans.push((subgroup.to_owned(), state));
+    }
+
+    /// All that was lent to a query.
+    pub fn take(&self, ticket: u64) -> Option<Loans> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = all.iter().position(|(it, _)| *it == ticket)?;
+        all.remove(at).map(|(_, loans)| loans)
+    }
+}
+
+/// The circumstances of a `#[query]` or a `#[gather]`: the member that answers it, and the states of
+/// other shards there.
+#[derive(Debug)]
+pub struct Place {
+    rank: usize,
+    members: Vec<usize>,
+    shard: usize,
+    loans: Loans,
+}
+
+impl Place {
+    /// As the caller knows it; `None` where the one that answers is no member.
+    pub fn new(placed: &Placed, loans: Loans) -> Option<Self> {
+        let mut members = placed.members.iter();
+        let rank = members.position(|member| *member == placed.member)?;
+        Some(Self {
+            rank,
+            members: placed.members.iter().copied().map(usize::from).collect(),
+            shard: placed.shard as usize,
+            loans,
+        })
+    }
+
+    /// The rank of this member among [`Self::members`], from 0.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of this member in the group.
+    #[must_use]
+    pub fn member(&self) -> usize {
+        self.members[self.rank]
+    }
+
+    /// The members of the shard as the caller knew them, ascending: the same for all replies to one
+    /// `#[gather]`.
+    #[must_use]
+    pub fn members(&self) -> &[usize] {
+        &self.members
+    }
+
+    /// The number of the shard in its subgroup.
+    #[must_use]
+    pub const fn shard(&self) -> usize {
+        self.shard
+    }
+
+    /// The shard with the same number in another subgroup, as it is at this member: with all that was
+    /// acknowledged before the query came, or as of the time that the query asks for. `None` unless the
+    /// layout says that this subgroup `reads` that one, and that one is of this service; and in a
+    /// `#[gather]`.
+    #[must_use]
+    pub fn sibling<S: 'static>(&self, subgroup: &str) -> Option<&S> {
+        let mut loans = self.loans.iter();
+        let (_, state) = loans.find(|(it, _)| it == subgroup)?;
+        state.downcast_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loans_without_a_query_make_room_for_later_ones() {
+        let lending = Lending::default();
+        for ticket in 1..=TICKETS_MAX as u64 + 1 {
+            lending.put(ticket, "a", Box::new(ticket));
+        }
+        assert!(lending.take(1).is_none());
+        lending.put(2, "b", Box::new(7u64));
+        lending.put(2, "a", Box::new(8u64));
+        let loans = lending.take(2).expect("lent");
+        let values = loans.iter().map(|(name, it)| {
+            let value: &u64 = it.downcast_ref().expect("a number");
+            (name.as_str(), *value)
+        });
+        assert_eq!(values.collect::<Vec<_>>(), [("b", 7), ("a", 8)]);
+        assert!(lending.take(2).is_none(), "once");
+    }
+
+    #[test]
+    fn place_is_that_of_a_member() {
+        let placed = |member| Placed {
+            member,
+            members: vec![2, 5, 9],
+            shard: 3,
+            ticket: 0,
+        };
+        let place = Place::new(&placed(5), Loans::new()).expect("a member");
+        assert_eq!((place.rank(), place.member(), place.shard()), (1, 5, 3));
+        assert_eq!(place.members(), [2, 5, 9]);
+        assert!(Place::new(&placed(4), Loans::new()).is_none());
+    }
+}
