@@ -275,29 +275,29 @@ shards = 2
 members = { min = 2, max = 2 }
 ";
 
+/// Five replicas by the protocol whose views shards follow.
+fn start_viewed(directory: &Path, layout: &str) -> Demo {
+    let file = directory.join("layout.toml");
+    fs::write(&file, layout).unwrap();
+    let file = file.display().to_string();
+    let more = ["--replicas", "5", "--protocol", "derecho", "--layout"];
+    let more = [&more[..], &[&file]].concat();
+    Demo::start(&directory.join("demo"), base_port(5), &more)
+}
+
+/// The members of each shard.
+fn members(dir: &str) -> Vec<Vec<u64>> {
+    let of = |row: &Value| serde_json::from_value(row["members"].clone()).unwrap();
+    shards(dir).0.iter().map(of).collect()
+}
+
 #[test]
 fn members_of_a_shard_follow_the_view_and_a_lost_one_is_found() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("layout.toml");
-    fs::write(&file, VIEWED).unwrap();
-    let file = file.display().to_string();
-    let dir = directory.path().join("demo");
-    let more = [
-        "--replicas",
-        "5",
-        "--protocol",
-        "derecho",
-        "--layout",
-        &file,
-    ];
-    let demo = Demo::start(&dir, base_port(5), &more);
-    let dir = dir.display().to_string();
+    let demo = start_viewed(directory.path(), VIEWED);
+    let dir = directory.path().join("demo").display().to_string();
     served(&dir);
-    let members = || -> Vec<Vec<u64>> {
-        let (rows, _) = shards(&dir);
-        let of = |row: &Value| serde_json::from_value(row["members"].clone()).unwrap();
-        rows.iter().map(of).collect()
-    };
+    let members = || members(&dir);
     let first = members();
     assert!(first.iter().all(|it| it.len() == 2), "{first:?}");
     let addresses: Vec<_> = demo.replicas.iter().map(|it| it.redis.clone()).collect();
@@ -344,6 +344,75 @@ fn members_of_a_shard_follow_the_view_and_a_lost_one_is_found() {
     load.check(&addresses);
 }
 
+/// A shard in memory: whenever a member of it dies another one has all that was acknowledged.
+const REMEMBERED: &str = "
+[[subgroup]]
+name = \"store\"
+members = { min = 1, max = 5 }
+
+[[subgroup]]
+name = \"cache\"
+prefix = \"key:\"
+members = { min = 2, max = 2 }
+durability = \"memory\"
+";
+
+#[test]
+fn shard_in_memory_outlives_its_members_one_after_the_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = start_viewed(directory.path(), REMEMBERED);
+    let dir = directory.path().join("demo").display().to_string();
+    served(&dir);
+    let members = || members(&dir).pop().unwrap();
+    let pid = |id: u64| {
+        let status = demo.replicas[id as usize].status().unwrap();
+        status["pid"].as_u64().unwrap() as u32
+    };
+    let addresses: Vec<_> = demo.replicas.iter().map(|it| it.redis.clone()).collect();
+    set(&demo.replicas[0], "kept", "1");
+    let load = Load::default();
+    let mut again: Vec<Guard> = Vec::new();
+    load.during(3, &addresses, || {
+        // In the end no process runs that had the shard in the beginning.
+        for victim in members() {
+            load.waits_for(50);
+            signal(pid(victim), Signal::KILL);
+            eventually("another one is a member", || {
+                let now = members();
+                let is_replaced = now.len() == 2 && !now.contains(&victim);
+                (is_replaced && shards(&dir).1 == Some(0)).then_some(())
+            });
+            again.push(demo.replicas[victim as usize].start_by_hand());
+        }
+        load.waits_for(50);
+    });
+    load.check(&addresses[..1]);
+    // Without all its members it is lost, also when they are back. The other shards are not.
+    let lost = members();
+    lost.iter().for_each(|id| signal(pid(*id), Signal::KILL));
+    let is_lost = || (shards(&dir).0.last()?["state"] == "lost").then_some(());
+    eventually("the shard is lost", is_lost);
+    for id in &lost {
+        let replica = &demo.replicas[*id as usize];
+        again.push(replica.start_by_hand());
+        eventually("it is ready", || replica.is_ready().then_some(()));
+    }
+    eventually("the shard is lost", is_lost);
+    let kept = |id: u64| demo.replicas[id as usize].client().ask(&["GET", "kept"]);
+    assert_eq!(kept(lost[0]).unwrap(), "1");
+    // The operator begins it again, and nothing else.
+    for replica in &demo.replicas {
+        signal(pid(replica.id), Signal::KILL);
+        eventually("it has ended", || replica.status().is_none().then_some(()));
+        let mut replica = replica.clone();
+        replica.serve.push("--bootstrap-again".to_owned());
+        again.push(replica.start_by_hand());
+    }
+    served(&dir);
+    set(&demo.replicas[3], "key:0:0", "new");
+    assert_eq!(kept(2).unwrap(), "1");
+}
+
 #[test]
 fn layout_with_a_fault_starts_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -374,10 +443,6 @@ fn layout_with_a_fault_starts_nothing() {
         (
             "[[subgroup]]\nname = \"a\"\nmembers = { min = 1, max = 2 }",
             &["protocol 'multipaxos' has no option 'layout'"],
-        ),
-        (
-            "[[subgroup]]\nname = \"a\"\nmembers = { min = 1, max = 2 }\ndurability = \"memory\"",
-            &["not offered for them yet"],
         ),
     ] {
         fs::write(&file, layout).unwrap();

@@ -632,13 +632,6 @@ impl Config {
                     self.protocol
                 )));
             }
-            if subgroup.view.is_some() && subgroup.durability == Durability::Memory {
-                return Err(wrong(
-                    "members that follow the view keep their shard on disk: durability 'memory' is \
-                     not offered for them yet"
-                        .into(),
-                ));
-            }
             if (entry.unordered)(&subgroup.options) {
                 return Err(wrong(
                     "the store needs an order; options say that there is none".into(),

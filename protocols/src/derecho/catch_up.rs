@@ -1,6 +1,35 @@
 //! The part of the log that a replica outside the view fetches, and from which member.
 
+use alloc::collections::VecDeque;
 use quintet_replica::{Context, Protocol, ReplicaId, ReplicaSet, Slot};
+
+/// How many beats ago. A replica that catches up tells at a beat what it had at the beat before, and
+/// is heard at another one's beat; the rest is for its disk.
+const BEATS: usize = 4;
+
+/// How far a log was delivered a few beats ago. A replica that fetches it cannot show more, however
+/// little it lacks: that the log grows meanwhile keeps it out of no view.
+#[derive(Debug, Default, Hash)]
+pub(super) struct Lately(VecDeque<Slot>);
+
+impl Lately {
+    /// A beat, with what is delivered by now, if that is known.
+    pub fn on_beat(&mut self, sure: Option<Slot>) {
+        let Some(sure) = sure else {
+            return self.0.clear();
+        };
+        if self.0.len() == BEATS {
+            self.0.pop_front();
+        }
+        self.0.push_back(sure);
+    }
+
+    /// The same some beats ago, of a log of which all up to `sure` is delivered now.
+    pub fn before(&self, sure: Slot) -> Slot {
+        let first = self.0.front().filter(|_| self.0.len() == BEATS);
+        first.map_or(sure, |before| sure.min(*before))
+    }
+}
 
 /// See the module.
 #[derive(Debug, Default, Hash)]
@@ -10,6 +39,8 @@ pub(super) struct CatchUp {
     end: Slot,
     /// The slot that a state must cover which was asked for.
     fetching: Option<Slot>,
+    /// How far the members were, for others that fetch the same log.
+    pub lately: Lately,
 }
 
 impl CatchUp {

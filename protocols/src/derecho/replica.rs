@@ -166,7 +166,7 @@ impl Derecho {
         if stream.durability == Durability::Memory && !state_lost && !first_boot {
             // The operator begins again with nothing, in the place of all that was lost.
             membership.set_held(shard, true);
-            stream.holds = true;
+            (stream.holds, stream.anew) = (true, true);
             return true;
         }
         if state_lost {

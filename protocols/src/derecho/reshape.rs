@@ -112,26 +112,29 @@ impl Choice<'_> {
 }
 
 impl Derecho {
-    /// The members of the view that hold a shard's log, durably, and up to where.
+    /// The members of the view that hold a shard's log, durably, and up to where. Those that begin it
+    /// again with nothing do so together, when they are a majority of all and no other one is there.
     fn holders(&self, shard: usize, there: ReplicaSet) -> Vec<(ReplicaId, Slot)> {
-        let (view, own) = (self.membership.view(), self.me.id());
-        let stream = &self.shards[shard];
+        let (view, stream) = (self.membership.view(), &self.shards[shard]);
         let block = stream.block.unwrap_or(0);
         let (held, end) = (self.sst.layout.held(block), self.sst.layout.end(block));
-        let holder = |id: ReplicaId| {
+        let mut anew = ReplicaSet::EMPTY;
+        let mut holder = |id: ReplicaId| {
             if view.is_active(shard) {
                 let holds = view.shards[shard].members.contains(id) && self.sst.read(id, held) > 0;
                 return holds.then(|| (id, Slot(self.sst.read(id, end))));
             }
-            if id == own {
-                return stream.holds.then(|| (id, stream.log.durable()));
+            let told = self.told(id, shard).filter(|told| told.complete)?;
+            if told.anew {
+                anew.insert(id);
             }
-            let told = self.holdings.of(id, view.number, shard);
-            let told = told.filter(|told| told.complete)?;
             Some((id, told.end))
         };
         let live = both(there, self.membership.live());
-        let mut holders: Vec<_> = live.iter().filter_map(holder).collect();
+        let mut holders: Vec<_> = live.iter().filter_map(&mut holder).collect();
+        if anew.len() < holders.len() || anew.len() < self.me.majority() {
+            holders.retain(|(id, _)| !anew.contains(*id));
+        }
         if !view.is_active(shard) {
             // A log without what another one knows to be delivered is none that was copied: its
             // replica alone began again.
@@ -152,17 +155,36 @@ impl Derecho {
 
     /// Whether a replica that fetches an active shard's log lacks little of it.
     fn is_near(&self, id: ReplicaId, shard: usize) -> bool {
-        let view = self.membership.view();
         let Some(theirs) = self.told(id, shard) else {
             return false;
         };
         // One whose disk stands still would come in and hold nothing.
         let has = theirs.sure.min(theirs.end);
-        let told = |id| self.told(id, shard);
-        let members = view.shards[shard].members.iter().filter_map(told);
-        let near = members
-            .map(|of| has.0 + self.config.join_lag >= of.sure.0 && theirs.sure.next() >= of.first);
-        near.min().unwrap_or(false)
+        let Some(sure) = self.sure_of_members(shard) else {
+            return false;
+        };
+        let is_kept = |of: Holding| theirs.sure.next() >= of.first;
+        has.0 + self.config.join_lag >= self.shards[shard].catch_up.lately.before(sure).0
+            && self.members_told(shard).all(is_kept)
+    }
+
+    /// What the members of a shard have told of their logs.
+    fn members_told(&self, shard: usize) -> impl Iterator<Item = Holding> {
+        let members = self.membership.view().shards[shard].members;
+        members.iter().filter_map(move |id| self.told(id, shard))
+    }
+
+    /// How much of a shard's log is delivered, as its members have told.
+    fn sure_of_members(&self, shard: usize) -> Option<Slot> {
+        self.members_told(shard).map(|of| of.sure).max()
+    }
+
+    /// A beat: notes how far the shards are.
+    pub(super) fn note_shards(&mut self) {
+        for shard in 0..self.shards.len() {
+            let sure = self.sure_of_members(shard);
+            self.shards[shard].catch_up.lately.on_beat(sure);
+        }
     }
 
     /// Those of these replicas that may come into an active shard.

@@ -315,9 +315,10 @@ impl Derecho {
         );
         // A replica outside the view does not count for its majority.
         let quorum = (self.membership.live().len(), self.me.majority());
+        let sure = self.stream.catch_up.lately.before(log.sure());
         let ready = |id, join: &Join| {
-            let near = join.sure.0 + self.config.join_lag >= log.sure().0
-                && join.sure.next() >= log.first();
+            let near =
+                join.sure.0 + self.config.join_lag >= sure.0 && join.sure.next() >= log.first();
             view.starts(id).is_none()
                 && join.view == view.number
                 && !join.coming

@@ -52,8 +52,10 @@
 //!   of the shard; at the wedge to all.
 //! - **Members that do not send** refuse requests, and their frontends turn to those that do. The
 //!   public code lets them send by RPC.
-//! - **In memory** a log ends with the process. When all copies have, the shard is lost until the operator begins it again at all replicas (`--bootstrap-again`), each with an
-//!   empty log that counts as complete; not while another one is known to be longer.
+//! - **In memory** a log ends with the process. When all copies have, the shard is lost until the
+//!   operator begins it again (`--bootstrap-again`) at a majority of all replicas, each with an empty
+//!   log. Such logs count as complete together, and none does where a replica is heard that holds
+//!   more, or the shard is at work: one replica that was begun again by mistake takes nothing away.
 //! - **Slow members** (D11) are found in each shard, too: by comparison in one of three members or
 //!   more, by the pace of disks and links in any. A member of a shard that stands still for
 //!   `restart_timeout` (its log does not become durable, or it never comes to hold it) leaves the
@@ -318,7 +320,7 @@ impl Derecho {
             } else {
                 log.cut(log.sure());
             }
-            stream.holds = false;
+            (stream.holds, stream.anew) = (false, false);
             self.membership.set_held(shard, holds);
             let stream = &mut self.shards[shard];
             ctx.in_group(stream.group, |ctx| stream.execute(ctx));
@@ -419,6 +421,7 @@ impl Derecho {
         Holding {
             shard: shard as u32,
             complete: stream.holds && self.membership.is_held(shard),
+            anew: stream.anew,
             first: stream.log.first(),
             sure: stream.log.sure(),
             end: stream.log.durable(),
@@ -474,7 +477,7 @@ impl Derecho {
         }
         let complete = |id: &ReplicaId| {
             let told = self.holdings.of(*id, view.number, shard);
-            told.is_some_and(|told| told.complete)
+            told.is_some_and(|told| told.complete && !told.anew)
         };
         live.iter().filter(complete).collect()
     }
@@ -485,7 +488,8 @@ impl Derecho {
             if self.holds_too_little(shard) {
                 ctx.mark("shard begun again by one replica alone");
                 self.membership.set_held(shard, false);
-                self.shards[shard].holds = false;
+                let stream = &mut self.shards[shard];
+                (stream.holds, stream.anew) = (false, false);
             }
             let donors = self.donors(shard);
             let (own, members) = (self.me.id(), self.me.members());
@@ -520,16 +524,15 @@ impl Derecho {
         both(all, live).iter().any(lacks)
     }
 
-    /// Whether a log that counts as complete lacks what another replica knows to be delivered: its
-    /// operator began it again where not all had lost it.
+    /// Whether a log counts as complete that was begun again where not all had lost it.
     fn holds_too_little(&self, shard: usize) -> bool {
         let view = self.membership.view();
         let (end, mut all) = (self.shards[shard].log.end(), self.me.others().iter());
         let more = |id| {
             let told = self.holdings.of(id, view.number, shard);
-            told.is_some_and(|told| told.sure > end)
+            told.is_some_and(|told| told.sure > end || told.complete && !told.anew)
         };
-        !view.is_active(shard) && self.membership.is_held(shard) && all.any(more)
+        self.shards[shard].anew && (view.is_active(shard) || all.any(more))
     }
 
     fn ask_for_shard(&self, shard: usize, ctx: &mut Context<'_, Self>) {
@@ -607,7 +610,7 @@ impl Derecho {
         let (view, stream) = (self.membership.view(), &self.shards[shard]);
         let log = &stream.log;
         // Of a shard at work only what is delivered is certain.
-        let whole = !view.is_active(shard) && stream.holds;
+        let whole = !view.is_active(shard) && stream.holds && !stream.anew;
         let last = match whole {
             true => log.sure().max(upto.min(log.durable())),
             false => log.sure(),
@@ -700,5 +703,6 @@ impl Derecho {
             self.maybe_begin(shard, ctx);
         }
         self.look_at_shards();
+        self.note_shards();
     }
 }

@@ -2,7 +2,7 @@
 //! and reads for it.
 
 use super::{
-    catch_up::CatchUp,
+    catch_up::{CatchUp, Lately},
     incoming::{Incoming, Item},
     log::Log,
     message::{Entry, Message},
@@ -36,7 +36,9 @@ pub(super) struct Stream {
     pub begun: u64,
     /// That this replica holds a complete log of the shard is on disk.
     pub holds: bool,
-    /// The part of the log that this replica fetches, of a shard.
+    /// That is so because an operator begins the shard again with nothing.
+    pub anew: bool,
+    /// The part of a shard's log that this replica fetches, and how far others may lag that do.
     pub catch_up: CatchUp,
     pub log: Log,
     pub order: Order,
@@ -57,6 +59,7 @@ impl Stream {
             ranks: Ranks::default(),
             begun: 0,
             holds: false,
+            anew: false,
             catch_up: CatchUp::default(),
             log: Log::default(),
             order: Order::default(),
@@ -91,6 +94,7 @@ impl Stream {
     /// The view has ended.
     pub fn end(&mut self) {
         self.begun = 0;
+        self.catch_up.lately = Lately::default();
         self.rdmc = Transfers::default();
     }
 

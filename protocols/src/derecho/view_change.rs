@@ -56,6 +56,8 @@ impl Derecho {
         if !self.membership.is_active() {
             return;
         }
+        let sure = self.stream.log.sure();
+        self.stream.catch_up.lately.on_beat(Some(sure));
         self.beat_shards(ctx);
         let beat = self.failures.next_beat();
         self.sst.beat(beat);

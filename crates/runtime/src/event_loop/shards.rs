@@ -397,11 +397,14 @@ impl Shards {
     }
 
     /// A link as a shard sees it: members keep what they have in memory for one run of their process,
-    /// and what is on their disk for an incarnation.
+    /// and what is on their disk for an incarnation. A protocol of several groups counts the runs
+    /// itself.
     fn link_of(&self, at: usize, peer: ReplicaId, link: Link) -> Link {
-        let in_memory = self.all[at].about.durability == Durability::Memory;
+        let Shard { about, part, .. } = &self.all[at];
+        let is_shared = matches!(part, Part::Member(member) if member.is_shared);
+        let by_run = about.durability == Durability::Memory && !is_shared;
         match (link, self.boots.get(&peer)) {
-            (Link::Up { .. }, Some(boot)) if in_memory => Link::Up {
+            (Link::Up { .. }, Some(boot)) if by_run => Link::Up {
                 incarnation: Incarnation(boot.0),
             },
             (link, _) => link,

@@ -161,6 +161,25 @@ fn target_that_is_near_now_and_then_changes_the_view_once() {
 }
 
 #[test]
+fn target_comes_into_a_shard_however_much_that_orders() {
+    for seed in 0..12 {
+        let mut cluster = Cluster::new(5, SPARE, None, 290 + seed);
+        // Between two beats there are ten times as many.
+        cluster.set("join_lag", "5");
+        cluster.restart();
+        wait_until_whole(&mut cluster);
+        cluster.crash(1);
+        for _ in 0..3000 {
+            cluster.write(0, 1);
+            cluster.run(MS);
+        }
+        assert!(cluster.is_whole(), "{}", cluster.picture());
+        cluster.run(MS * 500);
+        cluster.assert_kept();
+    }
+}
+
+#[test]
 fn orders_of_one_turn_share_the_room_of_a_link() {
     let layout = "a groups=1 pin=0,1;b groups=2 pin=0,1;c groups=3 pin=0,1;d groups=4 pin=0,1";
     let mut cluster = settled(3, layout, 28);
@@ -248,4 +267,27 @@ fn replica_begun_again_alone_takes_the_log_of_others() {
     let batch = cluster.write(3, 1);
     answered(&mut cluster, &[batch]);
     cluster.assert_kept();
+}
+
+#[test]
+fn replica_begun_again_alone_stands_for_no_log_of_others() {
+    for seed in 0..20 {
+        let layout = "store groups=1 nodes=0-4 members=2..2 durability=memory";
+        let mut cluster = settled(5, layout, 330 + seed);
+        let batches: Vec<_> = (0..5).map(|id| cluster.write(id, 1)).collect();
+        answered(&mut cluster, &batches);
+        cluster.crash(2);
+        cluster.run(MS * 1000);
+        cluster.begin_again(2);
+        cluster.run(MS * (700 + 20 * seed as u32));
+        // Those that hold it are only cut off.
+        cluster.isolate(&[0, 1]);
+        cluster.run(MS * 3000);
+        assert_eq!(cluster.status(4, 1).role, "lost");
+        cluster.heal();
+        wait_until_whole(&mut cluster);
+        let batch = cluster.write(3, 1);
+        answered(&mut cluster, &[batch]);
+        cluster.assert_kept();
+    }
 }
