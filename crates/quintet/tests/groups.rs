@@ -398,6 +398,12 @@ fn shard_in_memory_outlives_its_members_one_after_the_other() {
         eventually("it is ready", || replica.is_ready().then_some(()));
     }
     eventually("the shard is lost", is_lost);
+    let shown = stdout(&run(&["groups", "status", "--dir", &dir]));
+    assert!(
+        shown.contains("no replica here has its log, which"),
+        "{shown}"
+    );
+    assert!(shown.contains("--bootstrap-again"), "{shown}");
     let kept = |id: u64| demo.replicas[id as usize].client().ask(&["GET", "kept"]);
     assert_eq!(kept(lost[0]).unwrap(), "1");
     // The operator begins it again, and nothing else.

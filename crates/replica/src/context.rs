@@ -553,10 +553,10 @@ impl<P: Protocol> Context<'_, P> {
     }
 
     /// Tells the parts in all groups but the first, for hosts and status. Frontends of groups send
-    /// to these members from here on.
+    /// to these senders from here on: others refuse what is to be ordered.
     pub fn roles_are(&mut self, view: u64, roles: Vec<Role>) {
         let members = roles.iter();
-        let members = members.map(|role| (role.group, Local::Members(role.members)));
+        let members = members.map(|role| (role.group, Local::Members(role.senders)));
         self.shared.local.extend(members);
         self.emit(Effect::Roles { view, roles });
     }

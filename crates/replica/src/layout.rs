@@ -3,6 +3,8 @@
 //! ```text
 //!   store groups=1-2 nodes=0-4 members=2..3 ; log groups=3 pin=0,1,2 durability=memory
 //!   └ subgroup: its shards are the groups 1 and 2, disjoint in their members
+//!   both groups=8-9 union=store,cache senders_from=store
+//!   └ its shard 1 has the members of shard 1 of store and of cache
 //!
 //!   assign: members before, nodes present ──► per shard members, senders, how many lack
 //! ```
@@ -28,6 +30,8 @@ pub enum Place {
     Among(ReplicaSet),
     /// For each shard, exactly these.
     Pinned(Vec<ReplicaSet>),
+    /// For each shard, the members of the same shard of these subgroups, which stand before.
+    Union(Vec<String>),
 }
 
 /// Groups of one kind, disjoint in their members.
@@ -45,6 +49,8 @@ pub struct Subgroup {
     pub max: usize,
     /// The members that send; all of them where none of these is one, or none are named.
     pub senders: ReplicaSet,
+    /// The members of the same shard of this subgroup send, instead of those named.
+    pub senders_from: Option<String>,
     /// The promise of an acknowledgement.
     pub durability: Durability,
 }
@@ -112,10 +118,12 @@ impl Layout {
     ///
     /// # Errors
     /// The rule that one of them breaks.
-    pub fn new(subgroups: Vec<Subgroup>) -> Result<Self, String> {
+    pub fn new(mut subgroups: Vec<Subgroup>) -> Result<Self, String> {
+        complete_unions(&mut subgroups)?;
         let mut shards: Vec<ShardPlace> = Vec::new();
         for (subgroup, of) in subgroups.iter().enumerate() {
             let name = &of.name;
+            let earlier = &subgroups[..subgroup];
             if subgroups[..subgroup]
                 .iter()
                 .any(|other| other.name == *name)
@@ -127,7 +135,18 @@ impl Layout {
                     "members of '{name}': from 1 up to a maximum of 128 at most, as 2..3"
                 ));
             }
-            let mut pinned = ReplicaSet::EMPTY;
+            if let Some(from) = &of.senders_from {
+                let found = earlier.iter().find(|other| other.name == *from);
+                if !of.senders.is_empty()
+                    || found.is_none_or(|it| it.groups.len() != of.groups.len())
+                {
+                    return Err(format!(
+                        "senders_from={from} of '{name}': accepted is an earlier subgroup with as many \
+                         shards, and no senders beside it"
+                    ));
+                }
+            }
+            let mut taken = ReplicaSet::EMPTY;
             for (shard, group) in of.groups.iter().enumerate() {
                 if *group == GroupId(0) || shards.iter().any(|other| other.group == *group) {
                     return Err(format!("group {group} of '{name}' is another's"));
@@ -138,13 +157,26 @@ impl Layout {
                         let Some(nodes) = pins.get(shard).copied() else {
                             return Err(format!("shard {shard} of '{name}' has no nodes"));
                         };
-                        if !intersection(pinned, nodes).is_empty() {
-                            return Err(format!("two shards of '{name}' share a node"));
-                        }
-                        pinned = ReplicaSet(pinned.0 | nodes.0);
                         nodes
                     }
+                    Place::Union(parents) => {
+                        let of =
+                            |other: &ShardPlace| parents.contains(&subgroups[other.subgroup].name);
+                        let number = |at: usize| {
+                            let same = shards[..at].iter();
+                            same.filter(|it| it.subgroup == shards[at].subgroup).count()
+                        };
+                        let parts = (0..shards.len()).filter(|at| of(&shards[*at]));
+                        let parts = parts.filter(|at| number(*at) == shard);
+                        let nodes = parts.map(|at| shards[at].nodes.0);
+                        ReplicaSet(nodes.fold(0, |all, nodes| all | nodes))
+                    }
                 };
+                let is_disjoint = intersection(taken, nodes).is_empty();
+                taken = ReplicaSet(taken.0 | nodes.0);
+                if matches!(of.place, Place::Pinned(_)) && !is_disjoint {
+                    return Err(format!("two shards of '{name}' share a node"));
+                }
                 shards.push(ShardPlace {
                     group: *group,
                     subgroup,
@@ -218,11 +250,29 @@ impl Layout {
         }
     }
 
-    /// The senders among these members of a shard.
+    /// The same shard of another subgroup.
+    fn sibling(&self, shard: usize, name: &str) -> Option<usize> {
+        let subgroup = self.shards[shard].subgroup;
+        let before = self.shards[..shard].iter();
+        let number = before.filter(|it| it.subgroup == subgroup).count();
+        let of = |it: &ShardPlace| self.subgroups[it.subgroup].name == name;
+        let all = self.shards.iter().enumerate();
+        all.filter(|(_, it)| of(it)).map(|(at, _)| at).nth(number)
+    }
+
+    /// The senders of a shard, where these are the members of all shards.
     #[must_use]
-    pub fn senders(&self, shard: usize, members: ReplicaSet) -> ReplicaSet {
-        let named = intersection(self.subgroup(shard).senders, members);
-        if named.is_empty() { members } else { named }
+    pub fn senders(&self, shard: usize, members: &[ReplicaSet]) -> ReplicaSet {
+        let of = self.subgroup(shard);
+        let from = of.senders_from.as_ref();
+        let from = from.and_then(|name| self.sibling(shard, name));
+        let named = from.map_or(of.senders, |from| members[from]);
+        let named = intersection(named, members[shard]);
+        if named.is_empty() {
+            members[shard]
+        } else {
+            named
+        }
     }
 
     /// Distributes the nodes: members stay, holders of the log of a shard below its minimum go
@@ -237,9 +287,20 @@ impl Layout {
             let shards = first..first + of.groups.len();
             first = shards.end;
             let may = |shard: usize| intersection(self.shards[shard].nodes, there);
-            if matches!(of.place, Place::Pinned(_)) {
-                shards.for_each(|shard| members[shard] = may(shard));
-                continue;
+            match &of.place {
+                Place::Among(_) => {}
+                Place::Pinned(_) => {
+                    shards.for_each(|shard| members[shard] = may(shard));
+                    continue;
+                }
+                Place::Union(parents) => {
+                    for shard in shards {
+                        let parts = parents.iter().filter_map(|name| self.sibling(shard, name));
+                        let all = parts.fold(0, |all, part| all | members[part].0);
+                        members[shard] = ReplicaSet(all);
+                    }
+                    continue;
+                }
             }
             let mut free = may(shards.start);
             for shard in shards.clone() {
@@ -288,11 +349,11 @@ impl Layout {
                 }
             }
         }
-        let assigned = members.into_iter().enumerate();
-        let assigned = assigned.map(|(shard, members)| Assigned {
-            members,
-            senders: self.senders(shard, members),
-            missing: self.subgroup(shard).min.saturating_sub(members.len()),
+        let assigned = members.iter().enumerate();
+        let assigned = assigned.map(|(shard, of)| Assigned {
+            members: *of,
+            senders: self.senders(shard, &members),
+            missing: self.subgroup(shard).min.saturating_sub(of.len()),
         });
         Assignment {
             shards: assigned.collect(),
@@ -326,6 +387,60 @@ impl Layout {
         None
     }
 }
+
+/// Gives subgroups that are unions their numbers of members, and checks that no node is in two of
+/// their shards.
+fn complete_unions(subgroups: &mut [Subgroup]) -> Result<(), String> {
+    for at in 0..subgroups.len() {
+        let (earlier, rest) = subgroups.split_at_mut(at);
+        let of = &mut rest[0];
+        let Place::Union(names) = &of.place else {
+            continue;
+        };
+        let name = &of.name;
+        let find = |part: &String| earlier.iter().find(|other| other.name == *part);
+        let found: Vec<&Subgroup> = names.iter().filter_map(find).collect();
+        let same = |it: &&Subgroup| {
+            it.groups.len() == of.groups.len() && !matches!(it.place, Place::Union(_))
+        };
+        if found.len() != names.len() || found.len() < 2 || !found.iter().all(same) {
+            return Err(format!(
+                "'{name}' is a union of two or more earlier subgroups, which are none themselves and have \
+                 as many shards as it has"
+            ));
+        }
+        let candidates = |of: &Subgroup, shard: usize| match &of.place {
+            Place::Among(nodes) => *nodes,
+            Place::Pinned(pins) => pins.get(shard).copied().unwrap_or_default(),
+            Place::Union(_) => ReplicaSet::EMPTY,
+        };
+        for (one, other) in (0..found.len()).flat_map(|at| (0..at).map(move |by| (by, at))) {
+            let (one, other) = (found[one], found[other]);
+            let shards = 0..of.groups.len();
+            let mut pairs = shards
+                .clone()
+                .flat_map(|a| shards.clone().map(move |b| (a, b)));
+            let meet = |(a, b): (usize, usize)| {
+                a != b && !intersection(candidates(one, a), candidates(other, b)).is_empty()
+            };
+            if pairs.any(meet) {
+                let (one, other) = (&one.name, &other.name);
+                return Err(format!(
+                    "a node could be in two shards of '{name}': '{one}' and '{other}' need nodes of their \
+                     own, or pins in which a node has the same shard of both"
+                ));
+            }
+        }
+        if (of.min, of.max) == UNSAID {
+            of.min = found.iter().map(|it| it.min).max().unwrap_or(1);
+            of.max = found.iter().map(|it| it.max).sum::<usize>().min(128);
+        }
+    }
+    Ok(())
+}
+
+/// The members of a union that says nothing of them.
+const UNSAID: (usize, usize) = (0, 0);
 
 /// Numbers and ranges of them: `0,2,5-7`.
 fn numbers(text: &str, most: u32) -> Result<Vec<u32>, String> {
@@ -364,6 +479,7 @@ impl FromStr for Subgroup {
         }
         let (mut groups, mut place, mut members) = (Vec::new(), None, None);
         let (mut senders, mut durability) = (ReplicaSet::EMPTY, Durability::Disk);
+        let mut senders_from = None;
         for word in words {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             match key {
@@ -375,6 +491,10 @@ impl FromStr for Subgroup {
                     let pins = value.split('|').map(nodes);
                     place = Some(Place::Pinned(pins.collect::<Result<_, _>>()?));
                 }
+                "union" => {
+                    let names = value.split(',').map(ToString::to_string);
+                    place = Some(Place::Union(names.collect()));
+                }
                 "members" => {
                     let (min, max) = value.split_once("..").unwrap_or((value, value));
                     members = min.parse().ok().zip(max.parse().ok());
@@ -384,17 +504,20 @@ impl FromStr for Subgroup {
                 }
                 "senders" if value == "all" => senders = ReplicaSet::EMPTY,
                 "senders" => senders = nodes(value)?,
+                "senders_from" => senders_from = Some(value.to_string()),
                 "durability" => durability = value.parse()?,
                 _ => {
                     return Err(format!(
-                        "'{word}' is none of groups=, nodes=, pin=, members=, senders=, durability="
+                        "'{word}' is none of groups=, nodes=, pin=, union=, members=, senders=, \
+                         senders_from=, durability="
                     ));
                 }
             }
         }
-        let place = place.ok_or_else(|| format!("'{name}' has neither nodes= nor pin="))?;
+        let place = place.ok_or_else(|| format!("'{name}' has none of nodes=, pin=, union="))?;
         let pinned = match &place {
             Place::Among(_) => None,
+            Place::Union(_) => Some(UNSAID),
             Place::Pinned(pins) => {
                 let sizes = pins.iter().map(|nodes| nodes.len());
                 Some((1, sizes.max().unwrap_or(1)))
@@ -408,6 +531,7 @@ impl FromStr for Subgroup {
             min,
             max,
             senders,
+            senders_from,
             durability,
         })
     }
@@ -450,11 +574,15 @@ impl fmt::Display for Layout {
                         list(f, ids(*nodes).into_iter())?;
                     }
                 }
+                Place::Union(names) => write!(f, " union={}", names.join(","))?,
             }
             write!(f, " members={}..{}", of.min, of.max)?;
             if !of.senders.is_empty() {
                 f.write_str(" senders=")?;
                 list(f, ids(of.senders).into_iter())?;
+            }
+            if let Some(from) = &of.senders_from {
+                write!(f, " senders_from={from}")?;
             }
             write!(f, " durability={}", of.durability.name())?;
         }
@@ -491,6 +619,9 @@ mod tests {
             "store groups=1,2 nodes=0,1,2,3,4 members=2..3 durability=disk",
             "a groups=7 pin=0,1 members=1..2 senders=1 durability=memory;b groups=1,2 pin=0|3,4 \
              members=1..2 durability=disk",
+            "a groups=1,2 nodes=0,1,2 members=2..2 durability=disk;b groups=3,4 nodes=3,4 \
+             members=1..3 durability=disk;c groups=5,6 union=a,b members=2..5 senders_from=a \
+             durability=memory",
         ] {
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
             let read = layout(&text);
@@ -523,6 +654,15 @@ mod tests {
             "x groups=1 nodes=0 durability=paper",
             "x groups=1 nodes=0 colour=red",
             "x groups=5-2 nodes=0",
+            "a groups=1 nodes=0;b groups=2 union=a,c",
+            "a groups=1 nodes=0;b groups=2 union=a",
+            "a groups=1 union=b,c;b groups=2 nodes=0;c groups=3 nodes=1",
+            "a groups=1-2 nodes=0-3;b groups=3 nodes=4;c groups=5 union=a,b",
+            "a groups=1-2 nodes=0-3;b groups=3-4 nodes=3-5;c groups=5-6 union=a,b",
+            "a groups=1-2 pin=0|1;b groups=3-4 pin=1|2;c groups=5-6 union=a,b",
+            "a groups=1 nodes=0;b groups=2 nodes=0 senders_from=c",
+            "a groups=1 nodes=0;b groups=2 nodes=0 senders=0 senders_from=a",
+            "a groups=1-2 nodes=0,1;b groups=3 nodes=0 senders_from=a",
         ] {
             assert!(text.parse::<Layout>().is_err(), "{text}");
         }
@@ -561,8 +701,30 @@ mod tests {
     #[test]
     fn senders_are_members_and_all_of_them_where_none_is_named() {
         let layout = layout("x groups=1 nodes=0-3 members=1..4 senders=1,2");
-        assert_eq!(layout.senders(0, set(&[0, 1])), set(&[1]));
-        assert_eq!(layout.senders(0, set(&[0, 3])), set(&[0, 3]));
+        assert_eq!(layout.senders(0, &[set(&[0, 1])]), set(&[1]));
+        assert_eq!(layout.senders(0, &[set(&[0, 3])]), set(&[0, 3]));
+    }
+
+    #[test]
+    fn union_has_the_members_of_its_parts_and_their_senders() {
+        let layout = layout(
+            "a groups=1-2 nodes=0-3 members=1..2;b groups=3-4 nodes=4-6 members=2;\
+             c groups=5-6 union=a,b senders_from=a",
+        );
+        let first = layout.assign(&Assignment::default(), &present(&[0, 1, 2, 3, 4, 5, 6]));
+        let both =
+            |shard: usize| ReplicaSet(members(&first)[shard].0 | members(&first)[shard + 2].0);
+        assert_eq!(members(&first)[4..], [both(0), both(1)]);
+        assert_eq!(first.shards[4].senders, first.shards[0].members);
+        assert_eq!(layout.problem(&first, ReplicaSet::all(7)), None);
+        let of = layout.subgroup(5);
+        assert_eq!((of.min, of.max), (2, 4));
+        // Of the second part's second shard one lacks; all of the first part are gone.
+        let few = layout.assign(&first, &present(&[4, 5]));
+        assert_eq!(members(&few)[4..], [members(&few)[2], members(&few)[3]]);
+        assert_eq!(few.shards[4].senders, few.shards[4].members);
+        let aligned = "a groups=1-2 pin=0,1|2;b groups=3-4 pin=1|2,3;c groups=5-6 union=a,b";
+        assert!(aligned.parse::<Layout>().is_ok());
     }
 
     #[test]

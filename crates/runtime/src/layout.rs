@@ -48,12 +48,28 @@ pub struct Subgroup {
     pub shards: Vec<Vec<ReplicaId>>,
     /// The cluster's protocol serves these shards, too, and its views say which members they have.
     pub view: Option<Range>,
+    /// The subgroups whose shards' members those of the same shard are here.
+    pub union_of: Vec<String>,
+    /// The members that send, where members follow the view.
+    pub senders: Senders,
     /// The protocol of its shards.
     pub protocol: String,
     /// The protocol's options.
     pub options: Vec<(String, String)>,
     /// The promise of an acknowledgement.
     pub durability: Durability,
+}
+
+/// Which members of a shard send; all of them where none of those named is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Senders {
+    /// All of them.
+    #[default]
+    All,
+    /// Those of these replicas.
+    Named(Vec<ReplicaId>),
+    /// Those of the same shard of this subgroup.
+    Of(String),
 }
 
 /// One shard of a layout.
@@ -125,6 +141,13 @@ pub struct SubgroupFile {
     pub nodes: Option<Vec<u16>>,
     /// The members of each shard, one list per shard, instead of `members` and `nodes`.
     pub pin: Option<Vec<Vec<u16>>>,
+    /// As [`Subgroup::union_of`], instead of `shards` and the three above.
+    #[serde(default)]
+    pub union_of: Vec<String>,
+    /// The members that send: "all", or a list of replicas.
+    pub senders: Option<SendersFile>,
+    /// The subgroup whose members send, instead of `senders`.
+    pub senders_from: Option<String>,
     /// The protocol; the cluster's unless it says otherwise.
     pub protocol: Option<String>,
     /// The protocol's options.
@@ -142,6 +165,16 @@ pub enum MembersFile {
     Fixed(usize),
     /// As the view has them.
     Viewed(Range),
+}
+
+/// Senders as their author writes them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum SendersFile {
+    /// All members, by the word "all".
+    All(String),
+    /// These replicas.
+    Named(Vec<u16>),
 }
 
 /// The members of a shard that follow the view.
@@ -173,17 +206,21 @@ impl LayoutFile {
     /// # Errors
     /// The fault, with the accepted values.
     pub fn layout(&self, cluster: &Defaults<'_>) -> Result<Layout, String> {
-        let subgroups = self.subgroup.iter().map(|it| it.subgroup(cluster));
-        let layout = Layout {
-            subgroups: subgroups.collect::<Result<_, _>>()?,
-        };
+        let mut subgroups = Vec::new();
+        for file in &self.subgroup {
+            let subgroup = file.subgroup(&subgroups, cluster)?;
+            subgroups.push(subgroup);
+        }
+        let layout = Layout { subgroups };
         layout.check(cluster.replicas)?;
+        let of_view: Result<quintet_replica::Layout, _> = layout.of_the_view().parse();
+        of_view?;
         Ok(layout)
     }
 }
 
 impl SubgroupFile {
-    fn subgroup(&self, cluster: &Defaults<'_>) -> Result<Subgroup, String> {
+    fn subgroup(&self, earlier: &[Subgroup], cluster: &Defaults<'_>) -> Result<Subgroup, String> {
         let durability = match &self.durability {
             Some(name) => name.parse().map_err(|_| {
                 let of = &self.name;
@@ -214,15 +251,88 @@ impl SubgroupFile {
             service: self.service.clone(),
             hands_off_to: self.hands_off_to.clone(),
             reads: self.reads.clone(),
-            shards: self.members_of_shards(cluster.replicas)?,
+            shards: match self.union_of.is_empty() {
+                true => self.members_of_shards(cluster.replicas)?,
+                false => self.members_of_union(earlier)?,
+            },
             view: match self.members {
                 Some(MembersFile::Viewed(range)) => Some(range),
-                _ => None,
+                _ if self.union_of.is_empty() => None,
+                _ => Some(self.range_of_union(earlier)),
             },
+            senders: self.senders()?,
+            union_of: self.union_of.clone(),
             protocol,
             options,
             durability,
         })
+    }
+
+    fn senders(&self) -> Result<Senders, String> {
+        let name = &self.name;
+        let ids = |ids: &[u16]| ids.iter().copied().map(ReplicaId).collect();
+        let senders = match (&self.senders, &self.senders_from) {
+            (Some(_), Some(_)) => Err("leave one of 'senders' and 'senders_from' away".to_owned()),
+            (_, Some(of)) => Ok(Senders::Of(of.clone())),
+            (None, None) => return Ok(Senders::All),
+            (Some(SendersFile::All(all)), _) if all == "all" => return Ok(Senders::All),
+            (Some(SendersFile::Named(named)), _) if !named.is_empty() => {
+                Ok(Senders::Named(ids(named)))
+            }
+            _ => Err("senders: accepted are \"all\" and a list of replicas".to_owned()),
+        };
+        let viewed = matches!(self.members, Some(MembersFile::Viewed(_)));
+        let senders = match viewed || !self.union_of.is_empty() {
+            true => senders,
+            false => Err(
+                "senders are chosen where members follow the view: write members = { min \
+                          = 1, max = 2 }"
+                    .to_owned(),
+            ),
+        };
+        senders.map_err(|why| format!("subgroup '{name}': {why}"))
+    }
+
+    /// The subgroups that this is a union of.
+    fn parts<'a>(&self, earlier: &'a [Subgroup]) -> impl Iterator<Item = &'a Subgroup> {
+        let names = self.union_of.clone();
+        earlier.iter().filter(move |it| names.contains(&it.name))
+    }
+
+    fn members_of_union(&self, earlier: &[Subgroup]) -> Result<Vec<Vec<ReplicaId>>, String> {
+        let name = &self.name;
+        let fixed = matches!(self.members, Some(MembersFile::Fixed(_)));
+        if self.pin.is_some() || self.nodes.is_some() || self.shards.is_some() || fixed {
+            return Err(format!(
+                "subgroup '{name}': a union has the shards and members of its parts; leave 'shards', \
+                 'nodes' and 'pin' away"
+            ));
+        }
+        for part in &self.union_of {
+            let found = earlier.iter().find(|it| it.name == *part);
+            if found.is_none_or(|it| it.view.is_none()) {
+                return Err(format!(
+                    "subgroup '{name}': union_of names '{part}', which is no earlier subgroup with \
+                     members = {{ min = …, max = … }}"
+                ));
+            }
+        }
+        let shards = self.parts(earlier).map(|it| it.shards.len()).min();
+        let of = |shard: usize| {
+            let all = self.parts(earlier).flat_map(|it| &it.shards[shard]);
+            let all: ReplicaSet = all.copied().collect();
+            all.iter().collect()
+        };
+        Ok((0..shards.unwrap_or(0)).map(of).collect())
+    }
+
+    /// A union keeps as many copies as the part that keeps most.
+    fn range_of_union(&self, earlier: &[Subgroup]) -> Range {
+        let ranges = || self.parts(earlier).filter_map(|it| it.view);
+        Range {
+            min: ranges().map(|it| it.min).max().unwrap_or(1),
+            max: ranges().map(|it| it.max).sum::<usize>().min(SHARDS_MAX),
+        }
     }
 
     fn members_of_shards(&self, replicas: usize) -> Result<Vec<Vec<ReplicaId>>, String> {
@@ -334,14 +444,22 @@ impl Layout {
             };
             let before: usize = self.subgroups[..nth].iter().map(|it| it.shards.len()).sum();
             let (first, last) = (before + 1, before + subgroup.shards.len());
-            let nodes: Vec<_> = subgroup.shards[0]
-                .iter()
-                .map(|id| id.0.to_string())
-                .collect();
+            let list = |ids: &[ReplicaId]| {
+                let ids: Vec<_> = ids.iter().map(|id| id.0.to_string()).collect();
+                ids.join(",")
+            };
+            let place = match subgroup.union_of.is_empty() {
+                true => format!("nodes={}", list(&subgroup.shards[0])),
+                false => format!("union={}", subgroup.union_of.join(",")),
+            };
+            let senders = match &subgroup.senders {
+                Senders::All => String::new(),
+                Senders::Named(ids) => format!(" senders={}", list(ids)),
+                Senders::Of(other) => format!(" senders_from={other}"),
+            };
             parts.push(format!(
-                "{} groups={first}-{last} nodes={} members={min}..{max} durability={}",
+                "{} groups={first}-{last} {place} members={min}..{max}{senders} durability={}",
                 subgroup.name,
-                nodes.join(","),
                 subgroup.durability.name()
             ));
         }
@@ -487,6 +605,19 @@ impl Layout {
             if let Some(Range { min, max }) = of.view {
                 let _ = write!(text, ":{min}..{max}");
             }
+            if !of.union_of.is_empty() {
+                let _ = write!(text, ":union={}", of.union_of.join("+"));
+            }
+            match &of.senders {
+                Senders::All => {}
+                Senders::Named(ids) => {
+                    let ids: Vec<_> = ids.iter().map(|id| id.0.to_string()).collect();
+                    let _ = write!(text, ":senders={}", ids.join(","));
+                }
+                Senders::Of(other) => {
+                    let _ = write!(text, ":senders={other}");
+                }
+            }
             if let Some(service) = &of.service {
                 let _ = write!(text, ":service={service}");
             }
@@ -547,6 +678,8 @@ mod tests {
             reads: Vec::new(),
             shards: shards.iter().map(members).collect(),
             view: None,
+            union_of: Vec::new(),
+            senders: Senders::All,
             protocol: "multipaxos".to_owned(),
             options: Vec::new(),
             durability: Durability::Disk,
@@ -658,6 +791,52 @@ mod tests {
         assert_eq!(parsed.shards().len(), 3);
     }
 
+    const PARTS: &str = r#"{"name": "a", "shards": 2, "members": {"min": 1, "max": 2},
+            "nodes": [0, 1], "senders": [1]},
+        {"name": "b", "prefix": "b", "shards": 2, "members": {"min": 1, "max": 1},
+            "nodes": [2, 3], "senders": "all"}"#;
+
+    #[test]
+    fn unions_and_senders_are_told_to_the_clusters_protocol() {
+        let union = r#"{"name": "c", "prefix": "c", "union_of": ["a", "b"], "senders_from": "b"}"#;
+        let layout = read(&format!(r#"{{"subgroup": [{PARTS}, {union}]}}"#)).expect("sound");
+        let told = "a groups=1-2 nodes=0,1 members=1..2 senders=1 durability=memory ; \
+                    b groups=3-4 nodes=2,3 members=1..1 durability=memory ; \
+                    c groups=5-6 union=a,b members=1..3 senders_from=b durability=memory";
+        assert_eq!(layout.of_the_view(), told);
+        assert_eq!(layout.subgroups[2].shards[1].len(), 4);
+        for (bad, why) in [
+            (r#""union_of": ["a", "x"]"#, "names 'x'"),
+            (r#""union_of": ["a"]"#, "two or more"),
+            (r#""union_of": ["a", "b"], "shards": 2"#, "leave 'shards'"),
+            (
+                r#""members": {"min": 1, "max": 2}, "senders": "some""#,
+                "accepted are",
+            ),
+            (
+                r#""members": {"min": 1, "max": 2}, "senders": []"#,
+                "accepted are",
+            ),
+            (r#""members": 2, "senders": [1]"#, "follow the view"),
+            (
+                r#""members": {"min": 1, "max": 2}, "senders": [1], "senders_from": "a""#,
+                "leave one of",
+            ),
+            (
+                r#""members": {"min": 1, "max": 2}, "senders_from": "a""#,
+                "as many shards",
+            ),
+        ] {
+            let bad = format!(r#"{{"name": "c", "prefix": "c", {bad}}}"#);
+            let refused = read(&format!(r#"{{"subgroup": [{PARTS}, {bad}]}}"#)).expect_err(why);
+            assert!(refused.contains(why), "{refused}");
+        }
+        let other = PARTS.replace("[2, 3]", "[1, 2]");
+        let refused = read(&format!(r#"{{"subgroup": [{other}, {union}]}}"#));
+        let refused = refused.expect_err("a node in two shards");
+        assert!(refused.contains("in two shards of 'c'"), "{refused}");
+    }
+
     #[test]
     fn file_with_a_fault_is_refused_with_the_reason() {
         for (bad, why) in [
@@ -704,6 +883,9 @@ mod tests {
         with(&|it| it.shards.swap(0, 1));
         with(&|it| it.protocol = "racs".to_owned());
         with(&|it| it.durability = Durability::Memory);
+        with(&|it| it.senders = Senders::Named(vec![ReplicaId(0)]));
+        with(&|it| it.senders = Senders::Of("other".to_owned()));
+        with(&|it| it.union_of.push("other".to_owned()));
         with(&|it| it.options.push(("a".to_owned(), "1".to_owned())));
         let distinct: std::collections::BTreeSet<_> = texts.iter().collect();
         assert_eq!(distinct.len(), texts.len(), "{texts:?}");

@@ -39,6 +39,8 @@ pub(super) struct CatchUp {
     end: Slot,
     /// The slot that a state must cover which was asked for.
     fetching: Option<Slot>,
+    /// This replica holds a shard's log because its operator begins it again with nothing.
+    pub begun_again: bool,
     /// How far the members were, for others that fetch the same log.
     pub lately: Lately,
 }

@@ -168,7 +168,7 @@ pub struct Holding {
     /// See [`Held::complete`]; durably so.
     pub complete: bool,
     /// Because an operator begins it again with nothing, in the place of what all have lost.
-    pub anew: bool,
+    pub begun_again: bool,
     /// It keeps entries from here on.
     pub first: Slot,
     /// Everything up to here is delivered.
@@ -436,7 +436,7 @@ wire! {
     struct ShardView [72] { members, senders, targets, active_in as Number, before as Number, base }
 }
 wire! { struct Held [9] { complete, sure } }
-wire! { struct Holding [30] { shard, complete, anew, first, sure, end } }
+wire! { struct Holding [30] { shard, complete, begun_again, first, sure, end } }
 
 fn is_ascending(view: &View) -> bool {
     !view.members.is_empty() && view.members.is_sorted_by(|a, b| a.id < b.id)

@@ -166,7 +166,7 @@ impl Derecho {
         if stream.durability == Durability::Memory && !state_lost && !first_boot {
             // The operator begins again with nothing, in the place of all that was lost.
             membership.set_held(shard, true);
-            (stream.holds, stream.anew) = (true, true);
+            (stream.holds, stream.catch_up.begun_again) = (true, true);
             return true;
         }
         if state_lost {
@@ -564,6 +564,16 @@ impl Protocol for Derecho {
             let ids: Vec<String> = set.iter().map(|id| id.0.to_string()).collect();
             ids.join(" ")
         };
+        let mut details = vec![
+            ("members", list(of.members)),
+            ("targets", list(of.targets)),
+            ("active_in", of.active_in.to_string()),
+            ("base", of.base.to_string()),
+            ("complete", self.membership.is_held(shard).to_string()),
+        ];
+        if !view.is_active(shard) {
+            details.push(("lacks", self.lacks(shard)));
+        }
         Status {
             role: match (view.is_active(shard), of.members.contains(self.me.id())) {
                 _ if takes_part => "member",
@@ -576,13 +586,7 @@ impl Protocol for Derecho {
             committed: stream.log.sure(),
             stable: stream.log.executed(),
             voting: takes_part,
-            details: vec![
-                ("members", list(of.members)),
-                ("targets", list(of.targets)),
-                ("active_in", of.active_in.to_string()),
-                ("base", of.base.to_string()),
-                ("complete", self.membership.is_held(shard).to_string()),
-            ],
+            details,
             ..Status::default()
         }
     }
@@ -728,6 +732,34 @@ impl Protocol for Derecho {
 }
 
 impl Derecho {
+    /// The reason why a lost shard waits.
+    fn lacks(&self, shard: usize) -> String {
+        let of = &self.membership.view().shards[shard];
+        let least = self.config.layout.subgroup(shard).min;
+        let (last, view) = (&of.members, of.active_in);
+        let with_log = self.holders(shard, self.membership.set()).len();
+        let ids = |set: &ReplicaSet| {
+            let ids: Vec<String> = set.iter().map(|id| id.0.to_string()).collect();
+            ids.join(", ")
+        };
+        let mut text = match with_log {
+            _ if view == 0 => format!("it needs {least} members and never had them"),
+            0 => format!(
+                "no replica here has its log, which {} had in view {view}",
+                ids(last)
+            ),
+            _ => format!("{with_log} of at least {least} members have its log"),
+        };
+        if with_log == 0 && view > 0 && self.shards[shard].durability == Durability::Memory {
+            text += "; when all of them have ended since, stop all replicas and start each with \
+                     --bootstrap-again, which begins it with nothing";
+        } else if of.targets.len() < least {
+            let nodes = self.config.layout.shards()[shard].nodes;
+            text += &format!("; of replicas {} too few are here", ids(&nodes));
+        }
+        text
+    }
+
     fn picture(&self) -> String {
         let mut picture = String::new();
         for member in &self.membership.view().members {

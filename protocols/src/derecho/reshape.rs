@@ -114,26 +114,26 @@ impl Choice<'_> {
 impl Derecho {
     /// The members of the view that hold a shard's log, durably, and up to where. Those that begin it
     /// again with nothing do so together, when they are a majority of all and no other one is there.
-    fn holders(&self, shard: usize, there: ReplicaSet) -> Vec<(ReplicaId, Slot)> {
+    pub(super) fn holders(&self, shard: usize, there: ReplicaSet) -> Vec<(ReplicaId, Slot)> {
         let (view, stream) = (self.membership.view(), &self.shards[shard]);
         let block = stream.block.unwrap_or(0);
         let (held, end) = (self.sst.layout.held(block), self.sst.layout.end(block));
-        let mut anew = ReplicaSet::EMPTY;
+        let mut again = ReplicaSet::EMPTY;
         let mut holder = |id: ReplicaId| {
             if view.is_active(shard) {
                 let holds = view.shards[shard].members.contains(id) && self.sst.read(id, held) > 0;
                 return holds.then(|| (id, Slot(self.sst.read(id, end))));
             }
             let told = self.told(id, shard).filter(|told| told.complete)?;
-            if told.anew {
-                anew.insert(id);
+            if told.begun_again {
+                again.insert(id);
             }
             Some((id, told.end))
         };
         let live = both(there, self.membership.live());
         let mut holders: Vec<_> = live.iter().filter_map(&mut holder).collect();
-        if anew.len() < holders.len() || anew.len() < self.me.majority() {
-            holders.retain(|(id, _)| !anew.contains(*id));
+        if again.len() < holders.len() || again.len() < self.me.majority() {
+            holders.retain(|(id, _)| !again.contains(*id));
         }
         if !view.is_active(shard) {
             // A log without what another one knows to be delivered is none that was copied: its
@@ -168,7 +168,7 @@ impl Derecho {
             && self.members_told(shard).all(is_kept)
     }
 
-    /// What the members of a shard have told of their logs.
+    /// The word of each member of a shard on its log.
     fn members_told(&self, shard: usize) -> impl Iterator<Item = Holding> {
         let members = self.membership.view().shards[shard].members;
         members.iter().filter_map(move |id| self.told(id, shard))
@@ -251,7 +251,7 @@ impl Derecho {
             {
                 return ShardView {
                     members: targets,
-                    senders: layout.senders(shard, targets),
+                    senders: targets,
                     targets,
                     active_in: number,
                     before: of.active_in,
@@ -273,7 +273,7 @@ impl Derecho {
             };
             ShardView {
                 members: members[shard],
-                senders: layout.senders(shard, members[shard]),
+                senders: layout.senders(shard, &members),
                 targets,
                 active_in: number,
                 before: of.active_in,

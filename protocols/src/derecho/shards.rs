@@ -320,7 +320,7 @@ impl Derecho {
             } else {
                 log.cut(log.sure());
             }
-            (stream.holds, stream.anew) = (false, false);
+            (stream.holds, stream.catch_up.begun_again) = (false, false);
             self.membership.set_held(shard, holds);
             let stream = &mut self.shards[shard];
             ctx.in_group(stream.group, |ctx| stream.execute(ctx));
@@ -421,7 +421,7 @@ impl Derecho {
         Holding {
             shard: shard as u32,
             complete: stream.holds && self.membership.is_held(shard),
-            anew: stream.anew,
+            begun_again: stream.catch_up.begun_again,
             first: stream.log.first(),
             sure: stream.log.sure(),
             end: stream.log.durable(),
@@ -477,7 +477,7 @@ impl Derecho {
         }
         let complete = |id: &ReplicaId| {
             let told = self.holdings.of(*id, view.number, shard);
-            told.is_some_and(|told| told.complete && !told.anew)
+            told.is_some_and(|told| told.complete && !told.begun_again)
         };
         live.iter().filter(complete).collect()
     }
@@ -489,7 +489,7 @@ impl Derecho {
                 ctx.mark("shard begun again by one replica alone");
                 self.membership.set_held(shard, false);
                 let stream = &mut self.shards[shard];
-                (stream.holds, stream.anew) = (false, false);
+                (stream.holds, stream.catch_up.begun_again) = (false, false);
             }
             let donors = self.donors(shard);
             let (own, members) = (self.me.id(), self.me.members());
@@ -530,9 +530,9 @@ impl Derecho {
         let (end, mut all) = (self.shards[shard].log.end(), self.me.others().iter());
         let more = |id| {
             let told = self.holdings.of(id, view.number, shard);
-            told.is_some_and(|told| told.sure > end || told.complete && !told.anew)
+            told.is_some_and(|told| told.sure > end || told.complete && !told.begun_again)
         };
-        self.shards[shard].anew && (view.is_active(shard) || all.any(more))
+        self.shards[shard].catch_up.begun_again && (view.is_active(shard) || all.any(more))
     }
 
     fn ask_for_shard(&self, shard: usize, ctx: &mut Context<'_, Self>) {
@@ -610,7 +610,7 @@ impl Derecho {
         let (view, stream) = (self.membership.view(), &self.shards[shard]);
         let log = &stream.log;
         // Of a shard at work only what is delivered is certain.
-        let whole = !view.is_active(shard) && stream.holds && !stream.anew;
+        let whole = !view.is_active(shard) && stream.holds && !stream.catch_up.begun_again;
         let last = match whole {
             true => log.sure().max(upto.min(log.durable())),
             false => log.sure(),

@@ -36,8 +36,6 @@ pub(super) struct Stream {
     pub begun: u64,
     /// That this replica holds a complete log of the shard is on disk.
     pub holds: bool,
-    /// That is so because an operator begins the shard again with nothing.
-    pub anew: bool,
     /// The part of a shard's log that this replica fetches, and how far others may lag that do.
     pub catch_up: CatchUp,
     pub log: Log,
@@ -59,7 +57,6 @@ impl Stream {
             ranks: Ranks::default(),
             begun: 0,
             holds: false,
-            anew: false,
             catch_up: CatchUp::default(),
             log: Log::default(),
             order: Order::default(),

@@ -61,6 +61,9 @@ struct Row {
     view: Option<u64>,
     #[serde(skip)]
     is_lost: bool,
+    /// The reason why a lost one waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lacks: Option<String>,
     /// The members that answered and vote.
     voting: Vec<u64>,
     leader: Option<u64>,
@@ -129,6 +132,7 @@ fn rows(answers: &[Value]) -> Vec<Row> {
                 members: members.filter_map(Value::as_u64).collect(),
                 view: None,
                 is_lost: false,
+                lacks: None,
                 voting: Vec::new(),
                 leader: None,
                 committed: 0,
@@ -141,6 +145,7 @@ fn rows(answers: &[Value]) -> Vec<Row> {
                 row.view = view;
                 row.members = members.filter_map(Value::as_u64).collect();
                 row.is_lost = group["state"] == "lost";
+                row.lacks = group["lacks"].as_str().map(str::to_owned);
             }
             if group["voting"] == true {
                 row.voting.push(id);
@@ -198,6 +203,9 @@ fn print(rows: &[Row]) -> Outcome {
     }
     output::print_table(table)?;
     for row in rows {
+        if let Some(lacks) = &row.lacks {
+            output::print_line(&format!("{}: {lacks}", row.name))?;
+        }
         for (id, why) in &row.halted {
             output::print_line(&format!("{} at replica {id}: {why}", row.name))?;
         }

@@ -1006,6 +1006,9 @@ impl EventLoop {
                     RoleState::Active => "active",
                     RoleState::Lost => "lost",
                 }),
+                lacks: (protocol.details.iter())
+                    .find(|(name, _)| *name == "lacks")
+                    .map(|(_, text)| text.clone()),
                 view: role.map(|_| self.node.protocol_status().view),
                 members: members.iter().map(|id| id.0).collect(),
                 halted: member.halted.clone(),

@@ -26,6 +26,9 @@ pub struct GroupReport {
     /// is lost has too few members with its log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<&'static str>,
+    /// The reason why a lost one waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lacks: Option<String>,
     /// The number of the view that says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub view: Option<u64>,

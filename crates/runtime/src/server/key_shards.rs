@@ -244,6 +244,8 @@ mod tests {
             service: None,
             hands_off_to: Vec::new(),
             reads: Vec::new(),
+            union_of: Vec::new(),
+            senders: crate::layout::Senders::All,
             shards: vec![vec![ReplicaId(0)]; count],
             view: None,
             protocol: "multipaxos".to_owned(),

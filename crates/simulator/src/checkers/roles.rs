@@ -100,10 +100,10 @@ impl Roles {
         }
         self.views.insert(view, seen.to_vec());
         let active = |shard: &ShardSeen| shard.active_in == view;
-        let assigned = seen.iter().enumerate().map(|(shard, of)| match active(of) {
+        let assigned = seen.iter().map(|of| match active(of) {
             true => Assigned {
                 members: of.members,
-                senders: self.layout.senders(shard, of.members),
+                senders: of.members,
                 missing: 0,
             },
             false => Assigned::default(),

@@ -144,6 +144,31 @@ fn options(random: &mut Random) -> Vec<(String, String)> {
     options
 }
 
+/// The label of the stream that unions are drawn from.
+const UNION: u64 = 0x0075_6e69_6f6e;
+
+/// A union of two subgroups, each with nodes of its own, from group `first` on.
+fn union(first: u32, count: usize, random: &mut Random) -> String {
+    let shards = if count >= 8 {
+        random.between(1, 2) as usize
+    } else {
+        1
+    };
+    let mut nodes: Vec<usize> = (0..count).collect();
+    random.shuffle(&mut nodes);
+    let (one, other) =
+        nodes.split_at(random.between(shards as u64 * 2, (count / 2) as u64) as usize);
+    let part = |name: &str, place: usize, nodes: &[usize]| {
+        let first = first as usize + place * shards;
+        let (last, nodes) = (first + shards - 1, list(nodes));
+        format!("{name} groups={first}-{last} nodes={nodes} members=1..2 ; ")
+    };
+    let (begin, end) = (first as usize + 2 * shards, first as usize + 3 * shards - 1);
+    let senders = ["", " senders_from=u0", " senders_from=u1"][random.index(3)];
+    let union = format!("u2 groups={begin}-{end} union=u0,u1{senders}");
+    part("u0", 0, one) + &part("u1", 1, other) + &union
+}
+
 /// Shards that follow a view of all processes, and groups with fixed members.
 pub(super) fn shards(count: usize, random: &mut Random) -> Groups {
     let everybody: Vec<usize> = (0..count).collect();
@@ -152,6 +177,11 @@ pub(super) fn shards(count: usize, random: &mut Random) -> Groups {
         let (subgroup, first) = subgroup(number, next, count, random);
         text.push(subgroup);
         next = first;
+    }
+    // Other seeds stay the worlds that they were.
+    let mut apart = random.fork(UNION);
+    if apart.chance(250) {
+        text.push(union(next, count, &mut apart));
     }
     let layout: Layout = text.join(";").parse().expect("a layout");
     let mut options = options(random);
@@ -183,7 +213,7 @@ mod tests {
 
     #[test]
     fn every_layout_can_be_and_all_kinds_are_drawn() {
-        let mut seen = [false; 6];
+        let mut seen = [false; 7];
         for seed in 0..300 {
             let mut random = Random::new(seed);
             let count = random.between(5, 9) as usize;
@@ -192,6 +222,7 @@ mod tests {
             let shown = drawn.layout.to_string();
             let has = [
                 drawn.layout.subgroups().len() == 3,
+                shown.contains("union=u0,u1") && shown.contains("senders_from=u1"),
                 shown.contains("pin="),
                 shown.contains("memory"),
                 shown.contains("senders="),
@@ -206,6 +237,6 @@ mod tests {
                 *seen |= has;
             }
         }
-        assert_eq!(seen, [true; 6]);
+        assert_eq!(seen, [true; 7]);
     }
 }

@@ -12,6 +12,10 @@ const PINNED: &str = "store groups=1-2 pin=0,1|2,3 members=2..2";
 /// Pairs of which one is enough.
 const LONE: &str = "store groups=1-2 pin=0,1|2,3 members=1..2";
 
+/// Pairs of two kinds, and shards of both; the first kind sends there.
+const UNION: &str = "a groups=1-2 nodes=0-3 members=1..2;b groups=3-4 nodes=4-6 members=1..2;\
+                     c groups=5-6 union=a,b senders_from=a";
+
 pub(super) fn settled(processes: u16, layout: &str, seed: u64) -> Cluster {
     let mut cluster = Cluster::new(processes, layout, None, seed);
     cluster.run(MS * 300);
@@ -97,6 +101,63 @@ fn shard_of_dead_members_is_lost_alone_and_returns_with_either() {
         answered(&mut cluster, &[batch]);
         cluster.assert_kept();
     }
+}
+
+#[test]
+fn shard_of_a_union_has_the_members_of_its_parts() {
+    let layout = "a groups=1 nodes=0-2 members=1..2;b groups=2 nodes=3-5 members=1..2;\
+                  c groups=3 union=a,b senders_from=b";
+    let mut cluster = settled(6, layout, 8);
+    let is_union = |cluster: &Cluster| {
+        let shards = &cluster.replica(5).membership.view().shards;
+        assert_eq!(
+            shards[2].members.0,
+            shards[0].members.0 | shards[1].members.0
+        );
+        assert_eq!(shards[2].senders, shards[1].members);
+        shards[1].members.iter().map(|id| id.0).collect::<Vec<_>>()
+    };
+    assert_eq!(is_union(&cluster), [3, 4]);
+    let batches: Vec<_> = (0..6).map(|id| cluster.write(id, 3)).collect();
+    answered(&mut cluster, &batches);
+    // Another one comes into the second part, and so into the union, as a sender of it.
+    cluster.crash(3);
+    cluster.run(MS * 1000);
+    wait_until_whole(&mut cluster);
+    assert_eq!(is_union(&cluster), [4, 5]);
+    let batches: Vec<_> = [0, 1, 2, 4, 5].map(|id| cluster.write(id, 3)).to_vec();
+    answered(&mut cluster, &batches);
+    cluster.assert_kept();
+    // Without any sender all members send.
+    cluster.crash(4);
+    cluster.crash(5);
+    cluster.run(MS * 1000);
+    cluster.start(3);
+    let batch = cluster.write(0, 3);
+    answered(&mut cluster, &[batch]);
+    cluster.start(4);
+    wait_until_whole(&mut cluster);
+    cluster.assert_kept();
+}
+
+#[test]
+fn lost_shard_says_what_it_lacks() {
+    let mut cluster = settled(5, PINNED, 11);
+    let lacks = |cluster: &Cluster| {
+        let details = cluster.status(4, 1).details;
+        let mut found = details.into_iter().filter(|(name, _)| *name == "lacks");
+        found.next().map(|(_, text)| text)
+    };
+    assert_eq!(lacks(&cluster), None);
+    cluster.crash(1);
+    cluster.run(MS * 1000);
+    let one = "1 of at least 2 members have its log; of replicas 0, 1 too few are here";
+    assert_eq!(lacks(&cluster).as_deref(), Some(one));
+    cluster.crash(0);
+    cluster.run(MS * 1000);
+    let none = "no replica here has its log, which 0, 1 had in view 1; of replicas 0, 1 too few are \
+                here";
+    assert_eq!(lacks(&cluster).as_deref(), Some(none));
 }
 
 #[test]
@@ -239,7 +300,7 @@ fn joiner_of_a_shard_fetches_its_state_when_the_log_is_trimmed() {
 
 // ------------------------------------------------------------------------------- whole runs
 
-const LAYOUTS: [(u16, &str); 5] = [
+const LAYOUTS: [(u16, &str); 6] = [
     (5, PAIRS),
     (5, LONE),
     (
@@ -254,6 +315,7 @@ const LAYOUTS: [(u16, &str); 5] = [
         5,
         "a groups=1 nodes=0-4 members=1..2;b groups=2 nodes=0-4 members=1..3 durability=memory",
     ),
+    (7, UNION),
 ];
 
 /// Crashes, partitions and slow disks by chance; then all are back, and everything acknowledged is
@@ -356,7 +418,7 @@ fn random_runs_find_each_bug_injected_into_shards() {
         let mut tries = tries.enumerate();
         tries.any(|(number, (seed, processes, layout))| {
             let tried = std::panic::catch_unwind(move || {
-                let seed = seed * 10 + number as u64 % 5;
+                let seed = seed * 10 + number as u64 % 6;
                 let mut cluster = random_run(processes, layout, Some(bug), seed);
                 wait_until_whole(&mut cluster);
                 cluster.run(MS * 500);

@@ -222,7 +222,7 @@ fn encodings_of_shards_stay_as_they_are() {
     let log = Holding {
         shard: 0,
         complete: true,
-        anew: false,
+        begun_again: false,
         first: Slot(2),
         sure: Slot(8),
         end: Slot(9),

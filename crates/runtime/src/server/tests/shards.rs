@@ -22,6 +22,8 @@ fn divided_in(durability: Durability, me: u16) -> (Rig, ConnectionId) {
         service: None,
         hands_off_to: Vec::new(),
         reads: Vec::new(),
+        union_of: Vec::new(),
+        senders: crate::layout::Senders::All,
         shards: vec![vec![ReplicaId(0), ReplicaId(2)]; count],
         view: None,
         protocol: "multipaxos".to_owned(),
