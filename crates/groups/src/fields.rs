@@ -536,7 +536,8 @@ impl<K: Key, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
         slot.now.as_mut().map(Arc::make_mut)
     }
 
-    /// Takes all entries away.
+    /// Takes all entries away, in one step as all that a command does: of a large map rather the first
+    /// ones in each of several commands, which other commands come between.
     pub fn clear(&mut self) {
         let keys: Vec<K> = self.iter().map(|(key, _)| key.clone()).collect();
         for key in keys {

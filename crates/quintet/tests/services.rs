@@ -164,6 +164,8 @@ fn time_that_is_now_is_waited_for_and_its_answer_stays() {
         counter.at(Version(9)).value().wait(),
         Err(CallError::NotYet)
     );
+    let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+    assert_eq!(at(tomorrow), Err(CallError::NotYet));
     assert!(When::time("yesterday").is_err());
     let when = When::time("2026-01-01T00:00:00Z").expect("a time");
     assert_eq!(counter.at(when).value().wait(), Ok(0));
@@ -286,6 +288,19 @@ impl Nested {
         assert_eq!(asked, Err(CallError::InsideHandler));
         Some(*self.value)
     }
+    #[ordered]
+    fn add(&mut self) -> u64 {
+        *self.value += 1;
+        if let Some(other) = OTHER.get() {
+            let asked = other.ordered().add(1).wait();
+            assert_eq!(asked, Err(CallError::InsideHandler));
+            let asked = other.ordered().add(1).handed_off();
+            assert_eq!(asked, Err(CallError::InsideHandler));
+            // It is not waited for, and not sent either.
+            drop(other.ordered().add(1));
+        }
+        *self.value
+    }
 }
 
 #[test]
@@ -301,6 +316,12 @@ fn handler_that_waits_is_told_that_it_must_not() {
         .expect("it starts");
     let nested = nested.shard::<Nested>("nested", 0).expect("there is one");
     assert_eq!(nested.query().value().wait(), Ok(Some(0)));
+    assert_eq!(nested.ordered().add().wait(), Ok(1));
+    assert_eq!(
+        counter(&group).query().value().wait(),
+        Ok(0),
+        "nothing sent"
+    );
 }
 
 struct Unpark(Thread);

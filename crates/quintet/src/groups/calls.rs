@@ -226,6 +226,10 @@ impl Calls {
 
     /// Asks in turn, until one has not stopped.
     pub fn send(self: &Arc<Self>, mut to: To, wanted: Wanted, payload: Vec<u8>, done: Answering) {
+        if call::is_inside() {
+            // Each member would send it.
+            return done.answer(Err(CallError::InsideHandler));
+        }
         let Some(way) = self.next(&mut to) else {
             return done.answer(Err(to.failed));
         };

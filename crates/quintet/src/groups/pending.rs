@@ -18,10 +18,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Hand-offs that have not been executed are looked for again after this.
-const LOOKS_AGAIN: Duration = Duration::from_millis(2);
-const LOOKS_AGAIN_MAX: Duration = Duration::from_millis(200);
-
 /// The end of a time from now on.
 pub(super) fn end_of(timeout: Duration) -> Instant {
     const LONG: Duration = Duration::from_secs(1 << 30);
@@ -35,10 +31,10 @@ pub(super) fn end_of(timeout: Duration) -> Instant {
 #[derive(Debug)]
 pub struct Pending<R> {
     shared: Arc<Shared>,
-    calls: Arc<Calls>,
+    pub(super) calls: Arc<Calls>,
     /// The shard that is asked.
-    source: Source,
-    timeout: Duration,
+    pub(super) source: Source,
+    pub(super) timeout: Duration,
     /// Whether the command may have been executed when the deadline passes.
     is_ordered: bool,
     answer: PhantomData<fn() -> R>,
@@ -64,51 +60,6 @@ impl<R: DeserializeOwned> Pending<R> {
             answer: PhantomData,
         };
         (pending, Answering::Caller(shared))
-    }
-
-    /// Waits until all that the call has handed off has been executed, too.
-    ///
-    /// # Errors
-    /// See [`CallError`]: of the call, or [`CallError::NotHandedOff`] where the call was executed and
-    /// its hand-offs have not been within the deadline. They will be.
-    pub fn handed_off(self) -> Result<R, CallError> {
-        let ends = end_of(self.timeout);
-        let (calls, source) = (self.calls.clone(), self.source.clone());
-        let answer = self.bytes()?;
-        let done = call::read_answer(&answer, &source.name)?;
-        let mut made = call::hand_offs_of(&answer);
-        let mut pause = LOOKS_AGAIN;
-        while !made.is_empty() {
-            if let Ok(waiting) = calls.waiting(&source) {
-                // Those before the first that waits have been executed.
-                made.retain(|(shard, number)| {
-                    waiting
-                        .iter()
-                        .any(|(it, first)| it == shard && number >= first)
-                });
-            }
-            let mut shards: Vec<String> = made.iter().map(|(shard, _)| shard.clone()).collect();
-            shards.dedup();
-            if shards.is_empty() {
-                break;
-            }
-            if Instant::now() >= ends {
-                return Err(CallError::NotHandedOff { shards });
-            }
-            let delivers = calls.has_member();
-            let deliver = |shard: &String| calls.deliver_to(&source, shard).unwrap_or(false);
-            if !(delivers
-                && shards
-                    .iter()
-                    .map(deliver)
-                    .fold(false, |some, one| some | one))
-            {
-                // A courier elsewhere delivers, or a shard cannot be reached.
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LOOKS_AGAIN_MAX);
-            }
-        }
-        Ok(done.value)
     }
 
     /// [`wait`](Self::wait), [`done`](Self::done) and [`handed_off`](Self::handed_off) wait no longer
