@@ -12,8 +12,8 @@
 //! is lost and no read is older than the last write. `--kills N` kills the first N only.
 
 use quintet::groups::{
-    CallContext, CallError, Group, Persistent, PersistentMap, Place, Service, Version, VolatileMap,
-    service,
+    Bytes, CallContext, CallError, Group, Persistent, PersistentMap, Place, Service, Version,
+    VolatileMap, service,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -35,7 +35,7 @@ type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 #[derive(Clone, Serialize, Deserialize)]
 struct Item {
     revision: u64,
-    picture: Vec<u8>,
+    picture: Bytes,
 }
 
 #[derive(Default, Service)]
@@ -175,7 +175,7 @@ fn balance(id: u16, group: &Arc<Group>) -> Outcome {
             while !stops.load(Ordering::Relaxed) {
                 revision += 1;
                 let key = &keys[(revision % KEYS) as usize];
-                let picture = vec![revision as u8; 1024];
+                let picture = Bytes::from(vec![revision as u8; 1024]);
                 if write(&group, key, Item { revision, picture }).is_err() {
                     thread::sleep(Duration::from_millis(50));
                     continue;

@@ -309,6 +309,7 @@ impl Tagged {
         let (name, number, answer) = (&self.name, self.number(), &self.answer);
         let names: Vec<_> = self.arguments.iter().map(|(name, _)| name).collect();
         let types: Vec<_> = self.arguments.iter().map(|(_, of)| of).collect();
+        let values = self.encoded();
         let docs = match self.docs.is_empty() {
             true => {
                 let text = format!("Calls `{name}`.");
@@ -333,24 +334,34 @@ impl Tagged {
         quote! {
             #docs
             pub fn #name(&self #(, #names: #types)*) -> ::quintet::groups::#pending<#answer> {
-                self.shard.#call(#number, &(#(&#names,)*))
+                self.shard.#call(#number, &(#(#values,)*))
             }
         }
     }
 }
 
 impl Tagged {
+    /// The arguments as they are encoded. Serde knows a slice of bytes as numbers, one by one.
+    fn encoded(&self) -> Vec<TokenStream> {
+        let encoded = |(name, of): &(Ident, Type)| match &*text_of(of) {
+            "&[u8]" => quote!(::quintet::groups::macros::RawBytes(#name)),
+            _ => quote!(&#name),
+        };
+        self.arguments.iter().map(encoded).collect()
+    }
+
     /// Its method of the calls as values.
     fn value(&self, service: &Ident) -> TokenStream {
         let (name, number) = (&self.name, self.number());
         let names: Vec<_> = self.arguments.iter().map(|(name, _)| name).collect();
         let types: Vec<_> = self.arguments.iter().map(|(_, of)| of).collect();
+        let values = self.encoded();
         let text = format!("A call of `{name}`.");
         quote! {
             #[doc = #text]
             #[must_use]
             pub fn #name(self #(, #names: #types)*) -> ::quintet::groups::CallOf<#service> {
-                ::quintet::groups::CallOf::new(#number, &(#(&#names,)*))
+                ::quintet::groups::CallOf::new(#number, &(#(#values,)*))
             }
         }
     }

@@ -57,3 +57,21 @@ pub fn decode<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
 pub fn split_first<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<(T, &'de [u8])> {
     postcard::take_from_bytes(bytes).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bytes, service::RawBytes};
+
+    #[test]
+    fn bytes_have_one_encoding_however_they_are_held() {
+        let bytes: &[u8] = &[0, 1, 127, 128, 255];
+        let held = Bytes::from_static(&[0, 1, 127, 128, 255]);
+        let expected = encode(&bytes.to_vec());
+        assert_eq!(encode(&RawBytes(bytes)), expected);
+        assert_eq!(encode(&held), expected);
+        assert_eq!(checked(&held), Ok(expected.clone()));
+        assert_eq!(decode::<Bytes>(&expected), Some(held));
+        assert_eq!(decode::<&[u8]>(&expected), Some(bytes));
+    }
+}

@@ -23,6 +23,8 @@ pub mod place;
 pub mod service;
 pub mod when;
 
+/// Bytes as a field, an argument or an answer: cheap to clone, and encoded as they are.
+pub use bytes::Bytes;
 pub use call::Done;
 pub use context::{CallContext, CallOf};
 pub use error::CallError;
@@ -47,7 +49,10 @@ pub mod macros {
     pub use crate::{
         fields::AnyField,
         no_handles as handles,
-        service::{JsonBytes, answer, answer_to_json, arguments, call_of_empty_json, call_of_json},
+        service::{
+            JsonBytes, RawBytes, answer, answer_to_json, arguments, call_of_empty_json,
+            call_of_json,
+        },
     };
 }
 

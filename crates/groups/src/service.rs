@@ -193,6 +193,16 @@ impl Serialize for JsonBytes {
     }
 }
 
+/// Bytes that are encoded as they are, for the macro's code.
+#[derive(Clone, Copy, Debug)]
+pub struct RawBytes<'a>(pub &'a [u8]);
+
+impl Serialize for RawBytes<'_> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(self.0)
+    }
+}
+
 /// Reads arguments from JSON, for the macro's code.
 ///
 /// # Errors

@@ -89,7 +89,7 @@ pub use follow::{Followed, Follower, Notification};
 pub use group::{Group, LocalGroup};
 pub use pending::Pending;
 pub use quintet_groups::{
-    CallContext, CallError, CallOf, Done, Field, FieldOf, HasHistory, JsonCall, Key, Method,
+    Bytes, CallContext, CallError, CallOf, Done, Field, FieldOf, HasHistory, JsonCall, Key, Method,
     MethodKind, Methods, NoTime, Persistent, PersistentMap, Place, Reply, Retention, Service,
     ServiceMap, Time, Value, Version, Versioned, Volatile, VolatileMap, When, service,
 };

@@ -1,0 +1,380 @@
+//! Figures 16, 17, 18 and 20 of the Derecho paper for services, all members in this process.
+//!
+//! ```text
+//!   cargo bench -p quintet --bench services -- [calls|disk|stable|shards|change] [DIRECTORY]
+//!
+//!   calls    marshalled calls beside handlers that do nothing    Fig. 16(a)
+//!   disk     versions on the disk beside plain writers           Fig. 16(b)
+//!   stable   update to closed, query at the present time         Fig. 17
+//!   shards   queries of 1 to 6 shards at one time                Fig. 18, right
+//!   change   bandwidth while a member leaves and comes back      Fig. 20
+//! ```
+
+use quintet::groups::{Bytes, Group, Persistent, Service, Time, Volatile, service};
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant, SystemTime},
+};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Bytes that one measurement sends.
+const BYTES: usize = 256 << 20;
+/// Calls in progress.
+const WINDOW: usize = 16;
+
+#[derive(Default, Service)]
+struct Nothing {
+    calls: Volatile<u64>,
+}
+
+#[service]
+impl Nothing {
+    #[ordered]
+    fn put(&mut self, _object: &[u8]) -> u64 {
+        *self.calls
+    }
+}
+
+#[derive(Default, Service)]
+struct InMemory {
+    object: Volatile<Bytes>,
+}
+
+#[service]
+impl InMemory {
+    #[ordered]
+    fn put(&mut self, object: &[u8]) -> u64 {
+        *self.object = Bytes::copy_from_slice(object);
+        object.len() as u64
+    }
+}
+
+#[derive(Default, Service)]
+struct Versions {
+    object: Persistent<Bytes>,
+}
+
+#[service]
+impl Versions {
+    #[ordered]
+    fn put(&mut self, object: &[u8]) -> u64 {
+        *self.object = Bytes::copy_from_slice(object);
+        object.len() as u64
+    }
+    #[query]
+    fn length(&self) -> u64 {
+        self.object.len() as u64
+    }
+}
+
+fn mib_per_second(bytes: usize, time: Duration) -> f64 {
+    bytes as f64 / f64::from(1 << 20) / time.as_secs_f64()
+}
+
+/// Sends objects with several calls in progress; the rate in MiB/s.
+macro_rules! rate {
+    ($group:expr, $service:ty, $size:expr, $total:expr) => {{
+        let shard = $group.shard::<$service>("it", 0)?;
+        let object = vec![7; $size];
+        let count = ($total / $size).clamp(64, 20_000);
+        let mut waiting = VecDeque::new();
+        let began = Instant::now();
+        for _ in 0..count {
+            waiting.push_back(shard.ordered().put(&object));
+            if waiting.len() >= WINDOW
+                && let Some(first) = waiting.pop_front()
+            {
+                first.wait()?;
+            }
+        }
+        for pending in waiting {
+            pending.wait()?;
+        }
+        mib_per_second(count * $size, began.elapsed())
+    }};
+}
+
+fn copy_rate(size: usize) -> f64 {
+    let (from, mut to) = (vec![7_u8; size], vec![0_u8; size]);
+    let count = (4 * BYTES / size).max(1);
+    let began = Instant::now();
+    for _ in 0..count {
+        std::hint::black_box(&mut to).copy_from_slice(std::hint::black_box(&from));
+    }
+    mib_per_second(count * size, began.elapsed())
+}
+
+/// MiB/s of each of these writers together, which append and sync pieces.
+fn write_rate(
+    directory: &Path,
+    writers: usize,
+    size: usize,
+    total: usize,
+) -> Result<f64, std::io::Error> {
+    let piece = vec![7_u8; size];
+    let count = (total / size).max(1);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..writers)
+            .map(|writer| {
+                let (piece, path) = (&piece, directory.join(format!("plain-{writer}")));
+                scope.spawn(move || {
+                    let mut file = File::create(&path)?;
+                    for _ in 0..count {
+                        file.write_all(piece)?;
+                        file.sync_data()?;
+                    }
+                    std::fs::remove_file(path)
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("no writer panics"))
+    })?;
+    Ok(mib_per_second(writers * count * size, began.elapsed()))
+}
+
+fn calls() -> Outcome {
+    println!("| members | bytes | does nothing, MiB/s | volatile | persistent | copy in memory |");
+    println!("|---|---|---|---|---|---|");
+    for members in [2, 3] {
+        for size in [10 << 10, 1 << 20] {
+            let group = Group::local(members).one::<Nothing>("it").start()?;
+            let nothing = rate!(group, Nothing, size, BYTES);
+            drop(group);
+            let group = Group::local(members).one::<InMemory>("it").start()?;
+            let in_memory = rate!(group, InMemory, size, BYTES);
+            drop(group);
+            let group = Group::local(members).one::<Versions>("it").start()?;
+            let versions = rate!(group, Versions, size, BYTES);
+            let copied = copy_rate(size);
+            println!(
+                "| {members} | {size} | {nothing:.0} | {in_memory:.0} | {versions:.0} | {copied:.0} |"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn disk(directory: &Path) -> Outcome {
+    println!("| members | bytes | members' writes, MiB/s | plain writers before | after | share |");
+    println!("|---|---|---|---|---|---|");
+    for members in [2, 3] {
+        for size in [10 << 10, 1 << 20] {
+            let total = if size > 1 << 16 { BYTES } else { BYTES / 16 };
+            let before = write_rate(directory, members, size, total)?;
+            let kept = tempfile::tempdir_in(directory)?;
+            let group = Group::local(members)
+                .directory(kept.path())
+                .one::<Versions>("it")
+                .start()?;
+            let each = rate!(group, Versions, size, total);
+            drop(group);
+            let after = write_rate(directory, members, size, total)?;
+            // Every member writes every object.
+            let all = each * members as f64;
+            let share = all / before.midpoint(after);
+            println!("| {members} | {size} | {all:.0} | {before:.0} | {after:.0} | {share:.2} |");
+        }
+    }
+    Ok(())
+}
+
+fn quantile(times: &mut [Duration], share: f64) -> f64 {
+    times.sort_unstable();
+    let at = ((times.len() - 1) as f64 * share) as usize;
+    times[at].as_secs_f64() * 1e3
+}
+
+/// Median and 99 of 100.
+fn shown(times: &mut [Duration]) -> String {
+    format!("{:.2} ({:.2})", quantile(times, 0.5), quantile(times, 0.99))
+}
+
+fn stable() -> Outcome {
+    println!(
+        "| members | bytes | update to executed, ms (99 %) | to closed | query at the present time |"
+    );
+    println!("|---|---|---|---|---|");
+    for members in [2, 3] {
+        for size in [10 << 10, 1 << 20] {
+            let group = Group::local(members).one::<Versions>("it").start()?;
+            let shard = group.shard::<Versions>("it", 0)?;
+            let object = vec![7; size];
+            let (mut executed, mut closed, mut present) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..200 {
+                let began = Instant::now();
+                let done = shard.ordered().put(&object).done()?;
+                executed.push(began.elapsed());
+                shard.at(done.time).length().wait()?;
+                closed.push(began.elapsed());
+                let began = Instant::now();
+                shard.at(SystemTime::now()).length().wait()?;
+                present.push(began.elapsed());
+            }
+            println!(
+                "| {members} | {size} | {} | {} | {} |",
+                shown(&mut executed),
+                shown(&mut closed),
+                shown(&mut present)
+            );
+        }
+    }
+    Ok(())
+}
+
+const SHARDS: &str = r#"
+[[subgroup]]
+name = "it"
+service = "Versions"
+shards = 6
+members = { min = 1, max = 2 }
+"#;
+
+fn shards() -> Outcome {
+    println!("| bytes | updates/s | 1 shard, ms (99 %) | 2 | 3 | 4 | 5 | 6 |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for size in [10 << 10, 1 << 20] {
+        let group = Group::local(12)
+            .layout(SHARDS)
+            .serve::<Versions>()
+            .start()?;
+        group.wait_ready(Duration::from_secs(30))?;
+        let all = group.all::<Versions>("it")?;
+        let object = vec![7; size];
+        for _ in 0..5 {
+            for shard in &all {
+                shard.ordered().put(&object).wait()?;
+            }
+        }
+        let past: Time = group.now();
+        for shard in &all {
+            shard.at(past).length().wait()?;
+        }
+        for rate in [0, 100, 500] {
+            let (stop, updated) = (AtomicBool::new(false), AtomicU64::new(0));
+            let mut row = Vec::new();
+            let mut asked = Duration::ZERO;
+            std::thread::scope(|scope| -> Outcome {
+                if rate > 0 {
+                    // Small updates: their number is of interest, not their bytes.
+                    scope.spawn(|| {
+                        let pause = Duration::from_secs(1) / rate;
+                        while !stop.load(Ordering::Relaxed) {
+                            let next = Instant::now() + pause;
+                            let shard = &all[updated.fetch_add(1, Ordering::Relaxed) as usize % 6];
+                            drop(shard.ordered().put(&[7; 100]));
+                            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                        }
+                    });
+                }
+                let began = Instant::now();
+                let measured = (1..=6).try_for_each(|count| -> Outcome {
+                    let mut times = Vec::new();
+                    for _ in 0..300 {
+                        let began = Instant::now();
+                        let pending: Vec<_> = all[..count]
+                            .iter()
+                            .map(|shard| shard.at(past).length())
+                            .collect();
+                        for answer in pending {
+                            answer.wait()?;
+                        }
+                        times.push(began.elapsed());
+                    }
+                    row.push(shown(&mut times));
+                    Ok(())
+                });
+                asked = began.elapsed();
+                stop.store(true, Ordering::Relaxed);
+                measured
+            })?;
+            let updates = updated.load(Ordering::Relaxed) as f64 / asked.as_secs_f64();
+            println!("| {size} | {updates:.0} | {} |", row.join(" | "));
+        }
+    }
+    Ok(())
+}
+
+fn change() -> Outcome {
+    println!(
+        "| bytes | MiB/s before | longest pause as a member dies, ms | as it comes back | MiB/s after |"
+    );
+    println!("|---|---|---|---|---|");
+    for size in [10 << 10, 1 << 20] {
+        let group = Group::local(3).one::<InMemory>("it").start()?;
+        let shard = group.shard::<InMemory>("it", 0)?;
+        let object = vec![7; size];
+        let (mut waiting, mut ends) = (VecDeque::new(), Vec::new());
+        let began = Instant::now();
+        let (mut stopped, mut restarted) = (None, None);
+        while began.elapsed() < Duration::from_secs(9) {
+            waiting.push_back(shard.ordered().put(&object));
+            if waiting.len() >= WINDOW
+                && let Some(first) = waiting.pop_front()
+            {
+                first.wait()?;
+                ends.push(began.elapsed());
+            }
+            if stopped.is_none() && began.elapsed() > Duration::from_secs(3) {
+                stopped = Some(began.elapsed());
+                group.stop_member(2);
+            }
+            if restarted.is_none() && began.elapsed() > Duration::from_secs(6) {
+                restarted = Some(began.elapsed());
+                group.restart_member(2)?;
+            }
+        }
+        let (stopped, restarted) = (stopped.unwrap_or_default(), restarted.unwrap_or_default());
+        let pause = |from: Duration, to: Duration| {
+            let inside = ends
+                .windows(2)
+                .filter(|pair| pair[1] >= from && pair[0] < to);
+            let pauses = inside.map(|pair| pair[1] - pair[0]);
+            pauses.max().unwrap_or_default().as_secs_f64() * 1e3
+        };
+        let rate = |from: Duration, to: Duration| {
+            let inside = ends
+                .iter()
+                .filter(|end| **end >= from && **end < to)
+                .count();
+            mib_per_second(inside * size, to - from)
+        };
+        let end = Duration::from_secs(9);
+        println!(
+            "| {size} | {:.0} | {:.0} | {:.0} | {:.0} |",
+            rate(Duration::from_secs(1), stopped),
+            pause(stopped, restarted),
+            pause(restarted, end),
+            rate(end - Duration::from_secs(1), end),
+        );
+    }
+    Ok(())
+}
+
+fn main() -> Outcome {
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| word != "--bench")
+        .collect();
+    let directory = words.get(1).map_or_else(std::env::temp_dir, PathBuf::from);
+    match words.first().map_or("", String::as_str) {
+        "calls" => calls(),
+        "disk" => disk(&directory),
+        "stable" => stable(),
+        "shards" => shards(),
+        "change" => change(),
+        "" => calls()
+            .and_then(|()| disk(&directory))
+            .and_then(|()| stable())
+            .and_then(|()| shards())
+            .and_then(|()| change()),
+        other => Err(format!("'{other}' is none of calls, disk, stable, shards, change").into()),
+    }
+}
