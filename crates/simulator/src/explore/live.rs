@@ -412,7 +412,7 @@ impl Cast {
                     });
                     spins |= wake == Wake::Spin;
                 }
-                // What one group's node does may be another's business.
+                // An effect of one group's node may concern another's.
                 spins |= self.groups.len() > 1 && outputs.len() > before;
                 if !spins {
                     break;

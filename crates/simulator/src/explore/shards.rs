@@ -1,4 +1,4 @@
-//! What is known of shards in a world of the search: the checks of `roles`, with a number for each
+//! The knowledge of shards in a world of the search: the checks of `roles`, with a number for each
 //! state of what they have seen.
 
 use super::{live::Live, replica_state::Cast, world::Parts};
@@ -9,7 +9,7 @@ use crate::checkers::{
 use quintet_replica::{Layout, Slot, Status};
 use std::collections::HashMap;
 
-/// What a replica shows of its shards.
+/// A replica's account of its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Seen {
     view: u64,
@@ -25,7 +25,7 @@ pub(super) struct Known {
     roles: Vec<Roles>,
     numbers: HashMap<Roles, u32>,
     seen_numbers: HashMap<Seen, u32>,
-    /// What it adds up to when a replica shows this.
+    /// Its next value when a replica shows this.
     steps: HashMap<(u32, u16, u32), Result<u32, Violation>>,
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 use quintet_replica::{CommandTime, EpochNumber, Level};
 
-/// What is known of one group.
+/// The knowledge of one group.
 #[derive(Default)]
 pub(super) struct Group {
     agreement: Agreement,

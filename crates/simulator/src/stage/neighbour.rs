@@ -93,7 +93,7 @@ impl IndexMut<usize> for Hosts {
     }
 }
 
-/// What the neighbour is asked at one process.
+/// The neighbour's requests at one process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     wanted: u64,
@@ -158,7 +158,7 @@ impl Stage {
         }
     }
 
-    /// What is known of a part's group.
+    /// The knowledge of a part's group.
     pub(super) const fn checked(&mut self, part: usize) -> &mut Group {
         match is_beside(part) {
             true => &mut self.beside,
@@ -251,7 +251,7 @@ impl Stage {
         self.submit(part, submission);
     }
 
-    /// What the neighbour was asked has an outcome, or none because its process has died.
+    /// A request to the neighbour has an outcome, or none because its process has died.
     pub(super) fn neighbour_done(&mut self, part: usize, outcome: Option<&Outcome>) {
         let process = process_of(part);
         let asked = &mut self.asked[process];
