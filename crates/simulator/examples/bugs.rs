@@ -8,7 +8,7 @@
 
 use quintet_simulator::{
     Campaign, OPERATIONS_DEFAULT, bugs, conformance,
-    groups::{self, Worlds},
+    groups::{self, GroupsSetup, Worlds},
     run, transcript,
 };
 use std::{
@@ -72,7 +72,11 @@ fn search(mut campaign: Campaign, seeds: u64) -> Option<(u64, String)> {
 
 /// Runs worlds of several groups until one fails, as `groups` or `shards` asks for.
 fn world(worlds: Worlds, name: &str, seeds: u64) -> Option<(u64, String)> {
-    let report = groups::run(worlds, 0..seeds, Some(name), true);
+    let setup = GroupsSetup {
+        bug: Some(name),
+        ..GroupsSetup::of(worlds)
+    };
+    let report = groups::run(&setup, 0..seeds, true);
     let stall = report
         .stalls
         .first()

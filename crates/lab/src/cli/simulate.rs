@@ -16,7 +16,8 @@ use quintet_cli::{
 };
 use quintet_simulator::{
     Campaign, CampaignError, CampaignReport, FaultSet, OPERATIONS_DEFAULT, Progress, Service,
-    Transport, groups::Worlds,
+    Transport,
+    groups::{GroupsSetup, Worlds},
 };
 use replay::ShrunkSeed;
 use serde::Serialize;
@@ -57,9 +58,9 @@ pub struct Simulate {
     #[arg(long, value_name = "NAME", default_value = "multipaxos")]
     protocol: String,
 
-    /// How many replicas
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    replicas: usize,
+    /// How many replicas [default: 3; with --groups 5 to 9, drawn per seed]
+    #[arg(long, value_name = "N")]
+    replicas: Option<usize>,
 
     /// Which seeds: A..B from A up to, not including, B; or a single one
     #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = seeds)]
@@ -96,11 +97,11 @@ pub struct Simulate {
 
     /// Run worlds with several groups in each of 5 to 9 processes instead: 'pinned', whose members
     /// are fixed, of any protocol, 'shards', whose members follow the views of derecho, or
-    /// 'services', both kinds with services that hand calls off. Protocol, replicas and faults are
-    /// drawn per seed
+    /// 'services', both kinds with services that hand calls off. Protocols and faults are drawn per
+    /// seed
     #[arg(long, value_name = "WORLDS", value_parser = groups::worlds, conflicts_with_all = [
-        "protocol", "replicas", "faults", "durability", "transport", "set", "machine", "operations",
-        "coverage", "exhaustive"])]
+        "protocol", "faults", "durability", "transport", "set", "machine", "operations", "coverage",
+        "exhaustive"])]
     groups: Option<Worlds>,
 
     /// Client operations per seed, at least
@@ -169,7 +170,13 @@ impl Simulate {
         }
         let bug = self.bug.as_deref();
         if let Some(worlds) = self.groups {
-            return groups::run(worlds, self.seeds, bug, self.trace, self.output);
+            let setup = GroupsSetup {
+                worlds,
+                processes: self.replicas,
+                bug,
+                tells: self.trace,
+            };
+            return groups::run(&setup, self.seeds, self.output);
         }
         let entry = protocols::find(&self.protocol)?;
         if matches!(bug, Some("list" | "help")) {
@@ -181,7 +188,7 @@ impl Simulate {
         let durability = self.durability.as_deref().map(str::parse).transpose();
         let campaign = Campaign {
             protocol: self.protocol,
-            replicas: self.replicas,
+            replicas: self.replicas.unwrap_or(3),
             seeds: self.seeds,
             faults: self.faults,
             durability: durability.map_err(Failure::usage)?,

@@ -153,8 +153,22 @@ impl Client {
     }
 
     /// Whether it has done enough since the last fault.
-    pub fn is_done(&self) -> bool {
-        self.homes.iter().all(|home| home.afterwards >= AFTERWARDS)
+    pub fn is_done(&self, promised: &[bool]) -> bool {
+        let mut homes = self.homes.iter();
+        homes.all(|home| home.afterwards >= AFTERWARDS || !promised[home.group])
+    }
+
+    /// Counts from here on, and gives up an operation in a group that promises nothing any more.
+    pub fn begin_again(&mut self, promised: &[bool]) {
+        for home in &mut self.homes {
+            home.afterwards = 0;
+        }
+        let home = &mut self.homes[self.home];
+        if !promised[home.group] && self.number.is_some() {
+            self.number = None;
+            self.tries += 1;
+            home.session.end();
+        }
     }
 
     /// How many operations in a group it has not done since.
@@ -170,11 +184,15 @@ impl World {
     pub fn ask(&mut self, client: usize) {
         let calm = self.calm;
         let this = &mut self.clients[client];
-        if this.number.is_some() || calm && this.is_done() {
+        if this.number.is_some() || calm && this.is_done(&self.promised) {
             return;
         }
         if this.homes.len() > 1 {
-            let open = |home: &usize| !calm || this.homes[*home].afterwards < AFTERWARDS;
+            let promised = &self.promised;
+            let open = |home: &usize| {
+                let home = &this.homes[*home];
+                !calm || home.afterwards < AFTERWARDS && promised[home.group]
+            };
             let open: Vec<usize> = (0..this.homes.len()).filter(open).collect();
             this.home = open[self.random.index(open.len())];
         }

@@ -62,7 +62,7 @@ impl World {
     }
 
     /// Whether every group in memory outlives the crash of these processes.
-    fn may_crash(&mut self, down: &[usize]) -> bool {
+    pub fn may_crash(&mut self, down: &[usize]) -> bool {
         let fixed = self.groups.iter().enumerate().all(|(place, group)| {
             if group.part != Part::Own || group.durability == Durability::Disk {
                 return true;

@@ -1,7 +1,7 @@
 //! Worlds in which each process takes part in several groups.
 //!
 //! ```text
-//!   seed ──► 5 to 9 processes, 2 to 4 groups of 1 to 5 of them, each with a protocol and durability
+//!   seed ──► 3 to 9 processes, 2 to 4 groups of 1 to 5 of them, each with a protocol and durability
 //!              process = a node per group ──► one journal, one disk, one link to each other process
 //!            clients of each group, crashes, partitions, resets, slow and torn syncs
 //!        ──► agreement, exactly once, linearizability and equal states, for each group by itself
@@ -13,6 +13,7 @@
 mod clients;
 mod draw;
 mod faults;
+mod gone;
 mod links;
 mod nodes;
 mod process;
@@ -57,9 +58,35 @@ pub struct GroupsReport {
     pub counts: BTreeMap<&'static str, u64>,
 }
 
-/// Runs one seed. `bug`: an injected one, where the build has them.
+/// A seed's world, and what is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupsSetup<'a> {
+    /// Which worlds.
+    pub worlds: Worlds,
+    /// How many processes, 3 to 9; 5 to 9 by the seed when there is none.
+    pub processes: Option<usize>,
+    /// An injected bug, where the build has them.
+    pub bug: Option<&'a str>,
+    /// Whether all that happens is told.
+    pub tells: bool,
+}
+
+impl GroupsSetup<'_> {
+    /// Worlds of this kind.
+    #[must_use]
+    pub const fn of(worlds: Worlds) -> Self {
+        Self {
+            worlds,
+            processes: None,
+            bug: None,
+            tells: false,
+        }
+    }
+}
+
+/// Runs one seed.
 #[must_use]
-pub fn run_seed(worlds: Worlds, seed: u64, bug: Option<&str>, tells: bool) -> GroupsSeed {
+pub fn run_seed(setup: &GroupsSetup<'_>, seed: u64) -> GroupsSeed {
     let mut found = GroupsSeed {
         seed,
         violation: None,
@@ -68,7 +95,7 @@ pub fn run_seed(worlds: Worlds, seed: u64, bug: Option<&str>, tells: bool) -> Gr
         counts: BTreeMap::new(),
         lines: Vec::new(),
     };
-    let ran = panics::catch(|| world::World::new(worlds, seed, bug, tells).run(&mut found));
+    let ran = panics::catch(|| world::World::new(setup, seed).run(&mut found));
     if let Err(what) = ran {
         found.violation = Some(Violation::new("panic", what));
     }
@@ -77,10 +104,10 @@ pub fn run_seed(worlds: Worlds, seed: u64, bug: Option<&str>, tells: bool) -> Gr
 
 /// Runs many seeds, and stops at the first violation when one is `enough`.
 #[must_use]
-pub fn run(worlds: Worlds, seeds: Range<u64>, bug: Option<&str>, enough: bool) -> GroupsReport {
+pub fn run(setup: &GroupsSetup<'_>, seeds: Range<u64>, enough: bool) -> GroupsReport {
     let mut report = GroupsReport::default();
     for seed in seeds {
-        let found = run_seed(worlds, seed, bug, false);
+        let found = run_seed(setup, seed);
         report.seeds += 1;
         report.acknowledged += found.acknowledged;
         for (name, count) in found.counts {

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn worlds_with_groups_hold_all_properties() {
-    let report = run(Worlds::Pinned, 0..12, None, false);
+    let report = run(&GroupsSetup::of(Worlds::Pinned), 0..12, false);
     assert!(report.violations.is_empty(), "{:?}", report.violations);
     assert!(report.stalls.is_empty(), "{:?}", report.stalls);
     assert!(report.acknowledged > 1_000, "{}", report.acknowledged);
@@ -13,7 +13,7 @@ fn worlds_with_groups_hold_all_properties() {
 
 #[test]
 fn worlds_with_shards_hold_all_properties() {
-    let report = run(Worlds::Shards, 0..8, None, false);
+    let report = run(&GroupsSetup::of(Worlds::Shards), 0..8, false);
     assert!(report.violations.is_empty(), "{:?}", report.violations);
     assert!(report.stalls.is_empty(), "{:?}", report.stalls);
     assert!(report.acknowledged > 1_000, "{}", report.acknowledged);
@@ -23,6 +23,7 @@ fn worlds_with_shards_hold_all_properties() {
         "one-way cut",
         "log of a lost shard copied",
         "ragged trim computed",
+        "some die permanently",
     ] {
         assert!(report.counts.contains_key(seen), "{seen}");
     }
@@ -30,7 +31,7 @@ fn worlds_with_shards_hold_all_properties() {
 
 #[test]
 fn worlds_with_services_hold_all_properties() {
-    let report = run(Worlds::Services, 0..16, None, false);
+    let report = run(&GroupsSetup::of(Worlds::Services), 0..16, false);
     assert!(report.violations.is_empty(), "{:?}", report.violations);
     assert!(report.stalls.is_empty(), "{:?}", report.stalls);
     assert!(report.acknowledged > 1_000, "{}", report.acknowledged);
@@ -42,7 +43,11 @@ fn worlds_with_services_hold_all_properties() {
 #[test]
 fn seed_is_the_same_world_each_time() {
     for worlds in [Worlds::Pinned, Worlds::Shards, Worlds::Services] {
-        let lines = |seed| run_seed(worlds, seed, None, true);
+        let setup = GroupsSetup {
+            tells: true,
+            ..GroupsSetup::of(worlds)
+        };
+        let lines = |seed| run_seed(&setup, seed);
         let (first, second) = (lines(3), lines(3));
         assert_eq!(first.lines, second.lines);
         assert_eq!(first.counts, second.counts);
@@ -74,7 +79,11 @@ fn injected_bugs_of_several_groups_are_found() {
         (Worlds::Services, "past_without_rewind", 0),
     ];
     for (worlds, bug, seed) in FOUND {
-        let found = run_seed(worlds, seed, Some(bug), false);
+        let setup = GroupsSetup {
+            bug: Some(bug),
+            ..GroupsSetup::of(worlds)
+        };
+        let found = run_seed(&setup, seed);
         // A hand-off that is gone shows at the end only.
         let is_found =
             found.violation.is_some() || worlds == Worlds::Services && found.stall.is_some();

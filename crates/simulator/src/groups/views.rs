@@ -6,7 +6,7 @@ use super::{
 };
 use crate::checkers::{
     lost::Lost,
-    roles::{Roles, ShardSeen},
+    roles::{Roles, ShardSeen, read},
 };
 use quintet_replica::{Durability, Layout, Node, ReplicaId, ReplicaSet, Slot, Status};
 
@@ -54,6 +54,10 @@ impl Views {
         }
     }
 
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     pub fn shards(&self) -> usize {
         self.layout.shards().len()
     }
@@ -97,7 +101,7 @@ impl Views {
 
     /// Whether some process besides these takes part in a shard, or holds the log of one that is
     /// lost.
-    fn is_held_without(&self, shard: usize, away: &[usize]) -> bool {
+    pub fn is_held_without(&self, shard: usize, away: &[usize]) -> bool {
         let Some(present) = self.roles.present(shard) else {
             return false;
         };
@@ -113,27 +117,6 @@ impl Views {
     fn is_active(&self, shard: usize) -> bool {
         self.roles.is_active(shard)
     }
-}
-
-fn ids(text: &str) -> ReplicaSet {
-    let ids = text.split_whitespace().filter_map(|id| id.parse().ok());
-    ids.map(ReplicaId).collect()
-}
-
-/// A shard by its status, and whether the replica holds a complete log of it.
-fn read(status: &Status) -> (ShardSeen, bool) {
-    let detail = |name: &str| {
-        let mut details = status.details.iter();
-        let found = details.find(|(of, _)| *of == name);
-        found.map_or("", |(_, value)| value.as_str())
-    };
-    let seen = ShardSeen {
-        members: ids(detail("members")),
-        targets: ids(detail("targets")),
-        active_in: detail("active_in").parse().expect("a number"),
-        base: Slot(detail("base")[1..].parse().expect("a slot")),
-    };
-    (seen, detail("complete") == "true")
 }
 
 impl World {
@@ -233,6 +216,15 @@ impl World {
     /// The size of the newest view, if a majority of it is at work in it and no process that runs is
     /// elsewhere: no other view is on its way then.
     fn settled(&mut self) -> Option<usize> {
+        self.settled_without(&[])
+    }
+
+    /// Whether all of this holds, and holds without these.
+    pub fn majority_is_at_work_without(&mut self, gone: &[usize]) -> bool {
+        self.settled_without(gone).is_some()
+    }
+
+    fn settled_without(&mut self, gone: &[usize]) -> Option<usize> {
         let up = (0..self.processes.len()).filter(|at| self.processes[*at].up);
         let up: Vec<usize> = up.collect();
         up.iter().for_each(|at| self.look(*at));
@@ -246,7 +238,8 @@ impl World {
             let members = status.details.iter().find(|(name, _)| *name == "members")?;
             size = Some(members.1.split_whitespace().count());
         }
-        size.filter(|size| up.len() * 2 > *size)
+        let left = up.iter().filter(|at| !gone.contains(at)).count();
+        size.filter(|size| left * 2 > *size)
     }
 
     /// Whether every shard in memory outlives these.

@@ -1,7 +1,7 @@
 //! One seed: its parts, and what happens in which order.
 
 use super::{
-    GroupsSeed,
+    GroupsSeed, GroupsSetup,
     clients::Client,
     draw::{self, Part, Worlds},
     faults::Victim,
@@ -121,6 +121,9 @@ pub(super) struct World {
     pub calm: bool,
     /// The shards, as the checkers know them.
     pub views: Views,
+    /// Processes that stay dead, and by group whether it is still to serve.
+    pub gone: Vec<usize>,
+    pub promised: Vec<bool>,
     /// The place of the next fault: its mark, the fault's name and victims.
     pub trap: Option<(&'static str, &'static str, Victim)>,
 }
@@ -165,9 +168,11 @@ pub(super) const fn peer(process: usize) -> Peer {
 }
 
 impl World {
-    pub fn new(worlds: Worlds, seed: u64, bug: Option<&str>, tells: bool) -> Self {
+    pub fn new(setup: &GroupsSetup<'_>, seed: u64) -> Self {
+        let (worlds, tells) = (setup.worlds, setup.tells);
         let mut random = Random::new(seed);
-        let count = random.between(5, 9) as usize;
+        let drawn = random.between(5, 9) as usize;
+        let count = setup.processes.unwrap_or(drawn);
         let serve = worlds == Worlds::Services;
         let worlds = match worlds {
             Worlds::Services if random.chance(500) => Worlds::Shards,
@@ -179,8 +184,8 @@ impl World {
             Worlds::Pinned | Worlds::Services => draw::fixed(count, &mut random),
         };
         // A bug of nodes or services is in the options of all protocols.
-        let named = bug.map(|name| ("bug".to_owned(), name.to_owned()));
-        let (bug, option) = injected(bug);
+        let named = setup.bug.map(|name| ("bug".to_owned(), name.to_owned()));
+        let (bug, option) = injected(setup.bug);
         let bugs: Vec<(String, String)> = match serve && option.is_none() {
             true => named.into_iter().collect(),
             false => Vec::new(),
@@ -216,6 +221,7 @@ impl World {
             false => Vec::new(),
         };
         let mut world = Self {
+            promised: vec![true; groups.len()],
             bug,
             now: SECOND,
             queue: Queue::new(),
@@ -238,6 +244,7 @@ impl World {
             calm: false,
             views: Views::new(drawn.layout, processes.len()),
             processes,
+            gone: Vec::new(),
             trap: None,
             random,
         };
@@ -307,9 +314,12 @@ impl World {
         };
         self.run_until(begin + faults * SECOND, |_| false);
         self.heal();
+        self.lose_permanently();
         let healed = self.now;
         let busy = self.run_until(healed + TIMEOUT, |world| {
-            world.clients.iter().all(Client::is_done) && world.actors.iter().all(Actor::is_done)
+            let mut clients = world.clients.iter();
+            clients.all(|client| client.is_done(&world.promised))
+                && world.actors.iter().all(Actor::is_done)
         });
         let calm = self.now;
         let equal = busy && self.run_until(calm + TIMEOUT, Self::is_equal);
@@ -326,7 +336,7 @@ impl World {
         found.lines = self.lines_told.unwrap_or_default();
     }
 
-    fn run_until(&mut self, end: u64, done: impl Fn(&Self) -> bool) -> bool {
+    pub fn run_until(&mut self, end: u64, done: impl Fn(&Self) -> bool) -> bool {
         while self.violation.is_none() {
             if done(self) {
                 return true;
@@ -366,13 +376,17 @@ impl World {
     /// shard that is active.
     fn executors(&self, place: usize) -> Option<Vec<usize>> {
         match self.groups[place].part {
-            Part::Own | Part::Top => Some(self.groups[place].members.clone()),
+            Part::Own | Part::Top => {
+                let members = self.groups[place].members.iter().copied();
+                Some(members.filter(|at| !self.gone.contains(at)).collect())
+            }
             Part::Shard(shard) => self.views.members(shard),
         }
     }
 
     fn is_equal(&self) -> bool {
-        (0..self.groups.len()).all(|place| {
+        let promised = (0..self.groups.len()).filter(|place| self.promised[*place]);
+        promised.into_iter().all(|place| {
             let Some(members) = self.executors(place) else {
                 return false;
             };
@@ -404,7 +418,12 @@ impl World {
                 Part::Own | Part::Top => String::new(),
             };
             format!(
-                "{id} {name} {durability} lacks {open}, {}{part}",
+                "{id} {name} {durability} lacks {open}{}, {}{part}",
+                if self.promised[place] {
+                    ""
+                } else {
+                    " (promises nothing)"
+                },
                 executed.join(" ")
             )
         });
@@ -414,7 +433,8 @@ impl World {
 
     fn check_groups(&mut self) {
         for place in 0..self.groups.len() {
-            let members = self.executors(place).unwrap_or_default();
+            let members = self.executors(place).filter(|_| self.promised[place]);
+            let members = members.unwrap_or_default();
             let mut states = Vec::new();
             for at in members {
                 let hosts = self.processes[at].hosts.iter_mut();
@@ -437,7 +457,7 @@ impl World {
                 true => cells::check(history, |_| None),
                 false => cells::check(history, |number| group.order.position(number)),
             };
-            if !group.entry.speculates {
+            if !group.entry.speculates && self.promised[place] {
                 let core: Vec<(u16, u64)> = states.iter().map(|s| (s.0, s.1)).collect();
                 checked = checked.and_then(|()| durable::check(history, &group.order, &core));
             }
@@ -487,6 +507,7 @@ impl World {
                 info,
             } => self.saved(at, host, boot, info),
             Event::Connect(a, b) => self.connect(a, b),
+            Event::Start(at) if self.gone.contains(&at) => {}
             Event::Start(at) => self.start(at),
             Event::Crash(at, pause) => self.maybe_crash(at, pause),
             Event::Ask(client) => self.ask(client),

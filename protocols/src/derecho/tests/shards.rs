@@ -253,6 +253,37 @@ fn base_is_adopted_when_its_proposer_dies() {
 }
 
 #[test]
+fn shard_gets_members_when_one_dies_on_its_way_into_it() {
+    let mut on_its_way = 0;
+    for seed in 0..24 {
+        let mut cluster = settled(5, PAIRS, 200 + seed);
+        let batches: Vec<_> = (0..5).map(|id| cluster.write(id, 1)).collect();
+        answered(&mut cluster, &batches);
+        cluster.crash(0);
+        // 4 gets the log about the time of suspicion, and a place in the view that follows.
+        cluster.run(MS * 250 + core::time::Duration::from_millis(seed * 5));
+        let status = cluster.status(1, 1);
+        let has = |detail: &str| {
+            let mut details = status.details.iter();
+            let value = details.find(|(name, _)| *name == detail);
+            value.is_some_and(|(_, ids)| ids.split_whitespace().any(|id| id == "4"))
+        };
+        on_its_way += u32::from(has("targets") && !has("members"));
+        cluster.crash(4);
+        // Either one that had the log comes back, or the one that was on its way.
+        let back = [0, 4][seed as usize % 2];
+        cluster.start(back);
+        let batch = cluster.write(3, 1);
+        answered(&mut cluster, &[batch]);
+        cluster.assert_kept();
+        cluster.start(4 - back);
+        wait_until_whole(&mut cluster);
+        cluster.assert_kept();
+    }
+    assert!(on_its_way > 2, "{on_its_way}");
+}
+
+#[test]
 fn pair_that_is_cut_off_acknowledges_nothing_that_is_lost() {
     let mut cluster = settled(5, LONE, 9);
     let batches: Vec<_> = (0..5).map(|id| cluster.write(id, 1)).collect();

@@ -4,7 +4,7 @@ use quintet_cli::{
     Exit, Failure, Outcome,
     output::{self, Format, grouped},
 };
-use quintet_simulator::groups::{self, Worlds};
+use quintet_simulator::groups::{self, GroupsSetup, Worlds};
 use serde::Serialize;
 use std::{collections::BTreeMap, ops::Range, time::Instant};
 
@@ -31,13 +31,13 @@ struct Report {
 }
 
 /// Runs the seeds, or shows one.
-pub(super) fn run(
-    worlds: Worlds,
-    seeds: Range<u64>,
-    bug: Option<&str>,
-    trace: bool,
-    format: Format,
-) -> Outcome {
+pub(super) fn run(setup: &GroupsSetup<'_>, seeds: Range<u64>, format: Format) -> Outcome {
+    let trace = setup.tells;
+    if let Some(count) = setup.processes.filter(|count| !(3..=9).contains(count)) {
+        return Err(Failure::usage(format!(
+            "--replicas: {count} processes; worlds with groups have 3 to 9"
+        )));
+    }
     if trace && seeds.end - seeds.start != 1 {
         return Err(Failure::usage("--trace: for one seed only")
             .help(format!("use --seeds {}", seeds.start)));
@@ -48,7 +48,7 @@ pub(super) fn run(
         "seeds [{bar:40}] {pos}/{len} {eta}",
     );
     for seed in seeds {
-        let found = groups::run_seed(worlds, seed, bug, trace);
+        let found = groups::run_seed(setup, seed);
         if trace {
             output::print(&(found.lines.join("\n") + "\n"))?;
         }
@@ -98,12 +98,19 @@ mod tests {
     fn worlds_are_named_and_run() {
         assert!(worlds("groups").is_err());
         for name in ["pinned", "shards"] {
-            let worlds = worlds(name).expect("a name");
-            assert!(
-                run(worlds, 1..2, None, false, Format::Json).is_ok(),
-                "{name}"
-            );
-            let two = run(worlds, 1..3, None, true, Format::Json);
+            let setup = GroupsSetup::of(worlds(name).expect("a name"));
+            assert!(run(&setup, 1..2, Format::Json).is_ok(), "{name}");
+            let tells = GroupsSetup {
+                tells: true,
+                ..setup
+            };
+            let two = run(&tells, 1..3, Format::Json);
+            assert_eq!(two.unwrap_err().exit, Exit::Usage);
+            let many = GroupsSetup {
+                processes: Some(10),
+                ..setup
+            };
+            let two = run(&many, 1..2, Format::Json);
             assert_eq!(two.unwrap_err().exit, Exit::Usage);
         }
     }
