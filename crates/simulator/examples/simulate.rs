@@ -16,7 +16,7 @@
 
 use quintet_simulator::{
     Campaign, Transport,
-    groups::{self, Worlds},
+    groups::{self, GroupsSetup, Worlds},
     run, trace,
 };
 use std::{error::Error, time::Instant};
@@ -84,14 +84,19 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn run_groups(worlds: Worlds, seeds: &str, bug: Option<&str>) -> Result<(), Box<dyn Error>> {
     let (first, last) = seeds.split_once("..").ok_or("seeds are given as A..B")?;
     let first: u64 = first.parse()?;
-    if last == "trace" {
-        let found = groups::run_seed(worlds, first, bug, true);
+    let setup = GroupsSetup {
+        bug,
+        tells: last == "trace",
+        ..GroupsSetup::of(worlds)
+    };
+    if setup.tells {
+        let found = groups::run_seed(&setup, first);
         found.lines.iter().for_each(|line| println!("{line}"));
         println!("{:?} {:?}", found.violation, found.stall);
         return Ok(());
     }
     let began = Instant::now();
-    let report = groups::run(worlds, first..last.parse()?, bug, bug.is_some());
+    let report = groups::run(&setup, first..last.parse()?, bug.is_some());
     for (seed, violation) in &report.violations {
         println!("seed {seed}: {violation}");
     }
