@@ -67,6 +67,10 @@ impl Versions {
         object.len() as u64
     }
     #[query]
+    fn object(&self) -> Bytes {
+        self.object.clone()
+    }
+    #[query]
     fn length(&self) -> u64 {
         self.object.len() as u64
     }
@@ -255,7 +259,7 @@ fn shards() -> Outcome {
         }
         let past: Time = group.now();
         for shard in &all {
-            shard.at(past).length().wait()?;
+            shard.at(past).object().wait()?;
         }
         for rate in [0, 100, 500] {
             let (stop, updated) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -281,7 +285,7 @@ fn shards() -> Outcome {
                         let began = Instant::now();
                         let pending: Vec<_> = all[..count]
                             .iter()
-                            .map(|shard| shard.at(past).length())
+                            .map(|shard| shard.at(past).object())
                             .collect();
                         for answer in pending {
                             answer.wait()?;
