@@ -646,6 +646,9 @@ fn put_record_if(field: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)
     }
 }
 
+/// Of the format of calls and answers; methods are compared by name.
+pub const SEMANTICS: u32 = 2;
+
 /// Tag, field and length of a record.
 const RECORD_HEAD: usize = 9;
 
@@ -725,8 +728,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     }
 
     fn semantics(&self) -> u32 {
-        // Of the format of calls and answers; methods are compared by name.
-        2
+        SEMANTICS
     }
 
     fn terms(&self) -> quintet_replica::Terms {

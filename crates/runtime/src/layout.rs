@@ -574,6 +574,13 @@ impl Layout {
                          reads"
                     ));
                 }
+                // Such a member passes reads on, and the answer is not its own state.
+                if read.senders != Senders::All {
+                    return Err(format!(
+                        "subgroup '{name}' reads '{next}' at members that do not send: leave out its \
+                         senders"
+                    ));
+                }
                 let pairs = subgroup.shards.iter().zip(&read.shards).zip(0..);
                 for ((members, others), number) in pairs {
                     if !members.iter().any(|id| others.contains(id)) {
@@ -835,6 +842,19 @@ mod tests {
         let refused = read(&format!(r#"{{"subgroup": [{other}, {union}]}}"#));
         let refused = refused.expect_err("a node in two shards");
         assert!(refused.contains("in two shards of 'c'"), "{refused}");
+    }
+
+    #[test]
+    fn subgroup_with_chosen_senders_is_read_by_no_other() {
+        let with = |senders: &str| {
+            let members = r#""members": {"min": 1, "max": 2}"#;
+            let a = format!(r#"{{"name": "a", "service": "A", {members}, "senders": {senders}}}"#);
+            let b = format!(r#"{{"name": "b", "service": "B", {members}, "reads": ["a"]}}"#);
+            read(&format!(r#"{{"subgroup": [{a}, {b}]}}"#))
+        };
+        with(r#""all""#).expect("sound");
+        let refused = with("[1]").expect_err("its members pass reads on");
+        assert!(refused.contains("leave out its senders"), "{refused}");
     }
 
     #[test]

@@ -25,6 +25,8 @@ use std::{
 
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// A shard has this long to answer, also where less is left.
+const ASKED_FOR: Duration = Duration::from_millis(200);
 
 /// A text that a command has told ([`CallContext::notify`](super::CallContext::notify)).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,16 @@ pub enum Followed {
         /// The last of them.
         last: u64,
     },
+}
+
+impl Followed {
+    /// The shard's name.
+    fn shard(&self) -> &str {
+        match self {
+            Self::Told(told) => &told.shard,
+            Self::Missed { shard, .. } => shard,
+        }
+    }
 }
 
 /// One shard, as far as it was followed.
@@ -159,10 +171,16 @@ impl Follower {
             shards: shards.collect(),
             told: VecDeque::new(),
         };
-        for (_, told) in this.ask()? {
+        for (_, told) in this.ask(calls.timeout())? {
             this.told.extend(told);
         }
-        Ok(this)
+        // The numbers of a shard without an answer are unknown.
+        match this.shards.iter().find(|it| it.next == 0) {
+            Some(silent) => Err(CallError::NoQuorum {
+                shard: silent.source.name.to_string(),
+            }),
+            None => Ok(this),
+        }
     }
 
     /// Continues in this shard from this number on, as [`Self::positions`] told it before: also in
@@ -172,6 +190,7 @@ impl Follower {
         let mut shards = self.shards.iter_mut();
         if let Some(found) = shards.find(|it| *it.source.name == *shard) {
             found.next = number.max(1);
+            self.told.retain(|it| it.shard() != shard);
         }
         self
     }
@@ -190,14 +209,15 @@ impl Follower {
         })
     }
 
-    /// Asks all shards once.
-    fn ask(&mut self) -> Result<Vec<(String, Vec<Followed>)>, CallError> {
+    /// Asks all shards once, and waits about so long.
+    fn ask(&mut self, timeout: Duration) -> Result<Vec<(String, Vec<Followed>)>, CallError> {
         let pending: Vec<_> = self.shards.iter().map(Following::ask).collect();
         let mut failed = None;
         let mut all = Vec::new();
         for (shard, pending) in self.shards.iter_mut().zip(pending) {
             // The others are told of all the same.
-            let batch = match pending.wait() {
+            // One without a quorum does not delay the others for long.
+            let batch = match pending.deadline(timeout.max(ASKED_FOR)).wait() {
                 Ok(told) => shard.take(told),
                 Err(error) => {
                     failed.get_or_insert(error);
@@ -230,7 +250,8 @@ impl Follower {
             if let Some(next) = self.told.pop_front() {
                 return Ok(Some(next));
             }
-            for (_, told) in self.ask()? {
+            let left = ends.saturating_duration_since(Instant::now());
+            for (_, told) in self.ask(left)? {
                 self.told.extend(told);
             }
             let left = ends.saturating_duration_since(Instant::now());

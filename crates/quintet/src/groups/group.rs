@@ -13,7 +13,7 @@ use super::{
     entry::{ServiceEntry, ShardEntry},
     hand_off::{Destination, Destinations},
     json::Callers,
-    machine::Here,
+    machine::{Here, SEMANTICS},
     redis::CallServer,
     remote::Remote,
     shards::{Known, Shards},
@@ -338,6 +338,9 @@ struct Above(Terms);
 impl StateMachine for Above {
     fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
     fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn semantics(&self) -> u32 {
+        SEMANTICS
+    }
     fn terms(&self) -> Terms {
         self.0.clone()
     }

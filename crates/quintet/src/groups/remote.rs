@@ -1,10 +1,14 @@
 //! A connection to a server of calls.
 //!
 //! ```text
-//!   send ──► QUINTET.RAW group wanted call ──► socket        waiting: one per call, in order
-//!   reader thread ◄── answer or failure ◄──── socket ──► the first that waits
+//!   send ──► queue ──► writer thread ──► QUINTET.RAW group wanted call ──► socket
+//!                                  └──► waiting: one per call, in order
+//!   reader thread ◄── answer or failure ◄── socket ──► the first that waits
 //!   it breaks ──► those that wait: uncertain if ordered, else asked elsewhere
 //! ```
+//!
+//! A sender never waits: it may be the event loop of a replica, or the reader of this connection, which
+//! has to read on while the server does not.
 
 use super::CallError;
 use quintet_replica::{CommandTime, GroupId, Level, past::Asking};
@@ -16,7 +20,11 @@ use std::{
     collections::VecDeque,
     io::{self, BufReader, Write},
     net::{Shutdown, TcpStream, ToSocketAddrs},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
     thread,
     time::Duration,
 };
@@ -27,7 +35,13 @@ const ANSWER_BYTES_MAX: usize = 1 << 30;
 const SHARDS_BYTES_MAX: usize = 1 << 16;
 /// More calls do not wait for one server.
 const WAITING_MAX: usize = 1 << 16;
+/// Nor more bytes of calls for its connection.
+const QUEUED_BYTES_MAX: usize = 256 << 20;
+/// Calls are written together up to this many bytes.
+const WRITTEN_AT_ONCE: usize = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A server that does not read for this long has failed.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Answer = Result<Vec<u8>, SubmitError>;
 type OnAnswer = Box<dyn FnOnce(Answer) + Send>;
@@ -129,11 +143,28 @@ struct Waiting {
 /// The calls of one connection that wait for answers; `None` once it has ended.
 type Queue = Mutex<Option<VecDeque<Waiting>>>;
 
-/// See the module. A sender holds the first lock while it writes, and the reader never takes it: a server
-/// that does not read must not keep the reader from reading.
+/// A call for the writer.
+struct Outgoing {
+    bytes: Vec<u8>,
+    waiting: Waiting,
+}
+
+/// The part of a connection that its threads share.
+#[derive(Default)]
+struct Shared {
+    /// Calls for the writer, and their bytes.
+    queued: AtomicUsize,
+    queued_bytes: AtomicUsize,
+    /// To end it from elsewhere.
+    stream: Mutex<Option<TcpStream>>,
+}
+
+/// See the module.
 pub(super) struct Remote {
     address: String,
-    connection: Mutex<Option<(TcpStream, Arc<Queue>)>>,
+    shared: Arc<Shared>,
+    /// The way to the writer, once there is one.
+    writer: Mutex<Option<Sender<Outgoing>>>,
 }
 
 impl std::fmt::Debug for Remote {
@@ -152,6 +183,7 @@ fn connect(address: &str) -> io::Result<TcpStream> {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
+                stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
                 return Ok(stream);
             }
             Err(error) => failed = error,
@@ -164,7 +196,8 @@ impl Remote {
     pub fn new(address: &str) -> Arc<Self> {
         Arc::new(Self {
             address: address.to_owned(),
-            connection: Mutex::default(),
+            shared: Arc::default(),
+            writer: Mutex::default(),
         })
     }
 
@@ -184,7 +217,7 @@ impl Remote {
         texts.into_iter().map(text).collect()
     }
 
-    /// Sends a call; `on_answer` is called on the reader's thread, or here.
+    /// Sends a call, without waiting; `on_answer` is called on a thread of the connection, or here.
     pub fn send(
         &self,
         group: GroupId,
@@ -200,46 +233,61 @@ impl Remote {
             wanted_word.as_bytes(),
             call,
         ]);
-        let mut waiting = Waiting {
+        let waiting = Waiting {
             is_ordered: wanted.0 == Wanted::Level(Level::Ordered),
             on_answer,
         };
-        let mut connection = lock(&self.connection);
-        // One that has ended since is opened again.
-        for _ in 0..2 {
-            if connection.is_none() {
-                *connection = self.begin().ok();
-            }
-            let Some((stream, queue)) = &mut *connection else {
-                break;
-            };
-            match push(queue, waiting) {
-                Ok(()) => {
-                    if stream.write_all(&bytes).is_err() {
-                        // Its reader answers those that wait.
-                        let _ = stream.shutdown(Shutdown::Both);
-                        *connection = None;
-                    }
-                    return;
-                }
-                Err((error, back)) => {
-                    waiting = back;
-                    if error == SubmitError::Busy {
-                        drop(connection);
-                        return (waiting.on_answer)(Err(error));
-                    }
-                    *connection = None;
-                }
-            }
+        if let Err((waiting, error)) = self.queue(Outgoing { bytes, waiting }) {
+            (waiting.on_answer)(Err(error));
         }
-        drop(connection);
-        (waiting.on_answer)(Err(SubmitError::Stopped));
+    }
+
+    fn queue(&self, call: Outgoing) -> Result<(), (Waiting, SubmitError)> {
+        let length = call.bytes.len();
+        let shared = &self.shared;
+        let queued = shared.queued.fetch_add(1, Ordering::Relaxed);
+        let bytes = shared.queued_bytes.fetch_add(length, Ordering::Relaxed);
+        // One call goes whatever its length.
+        let is_full = queued >= WAITING_MAX || bytes > 0 && bytes + length > QUEUED_BYTES_MAX;
+        let refused = match self.writer() {
+            _ if is_full => (call.waiting, SubmitError::Busy),
+            Err(_) => (call.waiting, SubmitError::Stopped),
+            Ok(writer) => match writer.send(call) {
+                Ok(()) => return Ok(()),
+                Err(mpsc::SendError(call)) => (call.waiting, SubmitError::Stopped),
+            },
+        };
+        shared.leave(length);
+        Err(refused)
+    }
+
+    fn writer(&self) -> io::Result<Sender<Outgoing>> {
+        let mut writer = lock(&self.writer);
+        if let Some(writer) = &*writer {
+            return Ok(writer.clone());
+        }
+        let (sender, calls) = mpsc::channel();
+        let (address, shared) = (self.address.clone(), self.shared.clone());
+        thread::Builder::new()
+            .name("calls".to_owned())
+            .spawn(move || write_calls(&address, &shared, &calls))?;
+        *writer = Some(sender.clone());
+        Ok(sender)
+    }
+}
+
+impl Shared {
+    /// A call of this length is not queued any more.
+    fn leave(&self, length: usize) {
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        self.queued_bytes.fetch_sub(length, Ordering::Relaxed);
     }
 
     /// Opens a connection and starts its reader.
-    fn begin(&self) -> io::Result<(TcpStream, Arc<Queue>)> {
-        let stream = connect(&self.address)?;
+    fn begin(&self, address: &str) -> io::Result<(TcpStream, Arc<Queue>)> {
+        let stream = connect(address)?;
         let reader = stream.try_clone()?;
+        *lock(&self.stream) = Some(stream.try_clone()?);
         let queue = Arc::new(Mutex::new(Some(VecDeque::new())));
         let shared = queue.clone();
         thread::Builder::new()
@@ -249,21 +297,83 @@ impl Remote {
     }
 }
 
-fn push(queue: &Queue, waiting: Waiting) -> Result<(), (SubmitError, Waiting)> {
-    match &mut *lock(queue) {
-        None => Err((SubmitError::Stopped, waiting)),
-        Some(queue) if queue.len() >= WAITING_MAX => Err((SubmitError::Busy, waiting)),
-        Some(queue) => {
-            queue.push_back(waiting);
-            Ok(())
+/// Writes calls until the last sender has gone.
+fn write_calls(address: &str, shared: &Shared, calls: &Receiver<Outgoing>) {
+    let mut connection = None;
+    while let Ok(first) = calls.recv() {
+        let mut batch = Vec::new();
+        let mut length = 0;
+        let mut next = Some(first);
+        while let Some(call) = next {
+            shared.leave(call.bytes.len());
+            length += call.bytes.len();
+            batch.push(call);
+            let more = length < WRITTEN_AT_ONCE;
+            next = more.then(|| calls.try_recv().ok()).flatten();
+        }
+        let mut is_unreachable = false;
+        // A connection that has ended since is opened again.
+        for _ in 0..2 {
+            if connection.is_none() {
+                connection = shared.begin(address).ok();
+            }
+            let Some((stream, queue)) = &mut connection else {
+                is_unreachable = true;
+                break;
+            };
+            let Some(bytes) = push(queue, &mut batch) else {
+                connection = None;
+                continue;
+            };
+            if stream.write_all(&bytes).is_err() {
+                // Its reader answers those that wait.
+                let _ = stream.shutdown(Shutdown::Both);
+                connection = None;
+            }
+            break;
+        }
+        let error = match connection {
+            Some(_) => SubmitError::Busy,
+            None => SubmitError::Stopped,
+        };
+        for call in batch {
+            (call.waiting.on_answer)(Err(error));
+        }
+        if is_unreachable {
+            // Others do not wait for another attempt each.
+            while let Ok(call) = calls.try_recv() {
+                shared.leave(call.bytes.len());
+                (call.waiting.on_answer)(Err(SubmitError::Stopped));
+            }
         }
     }
+    if let Some((stream, _)) = connection {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Lets calls wait for their answers, as many as may, and takes them out of `batch`; gives their
+/// bytes, or `None` if the connection has ended.
+fn push(queue: &Queue, batch: &mut Vec<Outgoing>) -> Option<Vec<u8>> {
+    let mut queue = lock(queue);
+    let queue = queue.as_mut()?;
+    let room = WAITING_MAX.saturating_sub(queue.len()).min(batch.len());
+    let mut bytes = Vec::new();
+    for call in batch.drain(..room) {
+        match bytes.is_empty() {
+            true => bytes = call.bytes,
+            false => bytes.extend_from_slice(&call.bytes),
+        }
+        queue.push_back(call.waiting);
+    }
+    Some(bytes)
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        if let Some((stream, _)) = lock(&self.connection).take() {
-            // The reader ends with it.
+        // The writer ends without a sender, and the reader with the stream.
+        *lock(&self.writer) = None;
+        if let Some(stream) = lock(&self.shared.stream).take() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -293,5 +403,72 @@ fn read_answers(stream: TcpStream, queue: &Queue) {
             true => SubmitError::Uncertain,
             false => SubmitError::Stopped,
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn send(remote: &Remote, level: Level, call: &[u8], answers: &Sender<Answer>) {
+        let answers = answers.clone();
+        let on_answer = move |answer| drop(answers.send(answer));
+        let wanted = (Wanted::Level(level), None);
+        remote.send(GroupId(1), wanted, call, Box::new(on_answer));
+    }
+
+    #[test]
+    fn sender_never_waits_for_a_server_that_does_not_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let remote = Remote::new(&address);
+        let (answers, told) = mpsc::channel();
+        let call = vec![7; 1 << 20];
+        // Far more than the kernel takes.
+        for _ in 0..100 {
+            send(&remote, Level::Linearizable, &call, &answers);
+        }
+        let (server, _) = listener.accept().expect("the writer connects");
+        drop((server, listener));
+        drop(remote);
+        for _ in 0..100 {
+            assert_eq!(told.recv(), Ok(Err(SubmitError::Stopped)));
+        }
+    }
+
+    #[test]
+    fn more_bytes_than_may_wait_are_refused_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let remote = Remote::new(&address);
+        let (answers, told) = mpsc::channel();
+        let call = vec![7; 64 << 20];
+        for _ in 0..8 {
+            send(&remote, Level::Ordered, &call, &answers);
+        }
+        // Of those that are not refused, one may be with the writer already.
+        for _ in 0..3 {
+            assert_eq!(told.recv(), Ok(Err(SubmitError::Busy)));
+        }
+        drop((listener, remote));
+        for _ in 3..8 {
+            assert!(told.recv().expect("an answer").is_err());
+        }
+    }
+
+    #[test]
+    fn server_that_is_not_there_has_executed_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        drop(listener);
+        let remote = Remote::new(&address);
+        let (answers, told) = mpsc::channel();
+        for _ in 0..5 {
+            send(&remote, Level::Ordered, b"call", &answers);
+        }
+        for _ in 0..5 {
+            assert_eq!(told.recv(), Ok(Err(SubmitError::Stopped)));
+        }
     }
 }

@@ -22,6 +22,8 @@ struct State {
     came: VecDeque<(usize, Answer)>,
     /// The members that have not replied; unknown as long as none was asked.
     waiting: Option<Vec<usize>>,
+    /// A handler has asked for replies: it gets an error from each member, once.
+    ended_inside: bool,
     waker: Option<Waker>,
 }
 
@@ -137,6 +139,9 @@ impl<R> Replies<R> {
     fn end_inside(&self) {
         let all = self.calls.all();
         let mut state = self.arrivals.lock();
+        if std::mem::replace(&mut state.ended_inside, true) {
+            return;
+        }
         state.waiting = Some(Vec::new());
         let error = || Err(CallError::InsideHandler);
         state.came = all.iter().map(|it| (usize::from(*it), error())).collect();
@@ -144,7 +149,7 @@ impl<R> Replies<R> {
 
     /// Waits for the next reply as it travels.
     pub(super) fn next_bytes(&self, ends: Instant) -> Option<(usize, Answer)> {
-        if call::is_inside() && self.arrivals.lock().waiting != Some(Vec::new()) {
+        if call::is_inside() {
             self.end_inside();
         }
         let mut state = self.arrivals.lock();
