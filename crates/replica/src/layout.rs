@@ -183,10 +183,15 @@ impl Layout {
                     nodes,
                 });
             }
-            let enough = |shard: &ShardPlace| shard.nodes.len() >= of.min;
+            // Shards among the same nodes are disjoint.
+            let shares = match of.place {
+                Place::Among(_) => of.groups.len(),
+                Place::Pinned(_) | Place::Union(_) => 1,
+            };
+            let enough = |shard: &ShardPlace| shard.nodes.len() >= of.min.saturating_mul(shares);
             if of.groups.is_empty() || !shards.iter().all(|s| s.subgroup != subgroup || enough(s)) {
                 return Err(format!(
-                    "'{name}' has too few groups, or nodes for its minimum"
+                    "'{name}' has no groups, or too few nodes for its minimum in each of them"
                 ));
             }
         }
@@ -403,7 +408,8 @@ fn complete_unions(subgroups: &mut [Subgroup]) -> Result<(), String> {
         let same = |it: &&Subgroup| {
             it.groups.len() == of.groups.len() && !matches!(it.place, Place::Union(_))
         };
-        if found.len() != names.len() || found.len() < 2 || !found.iter().all(same) {
+        let twice = (1..names.len()).any(|at| names[..at].contains(&names[at]));
+        if twice || found.len() != names.len() || found.len() < 2 || !found.iter().all(same) {
             return Err(format!(
                 "'{name}' is a union of two or more earlier subgroups, which are none themselves and have \
                  as many shards as it has"
@@ -431,9 +437,18 @@ fn complete_unions(subgroups: &mut [Subgroup]) -> Result<(), String> {
                 ));
             }
         }
+        let most = found
+            .iter()
+            .fold(0_usize, |all, it| all.saturating_add(it.max));
         if (of.min, of.max) == UNSAID {
             of.min = found.iter().map(|it| it.min).max().unwrap_or(1);
-            of.max = found.iter().map(|it| it.max).sum::<usize>().min(128);
+            of.max = most.min(128);
+        } else if of.min > most || of.max < most.min(128) {
+            // All members of its parts are its own, no fewer and no more.
+            return Err(format!(
+                "'{name}' has at most the {most} members of its parts: say max = {most} and a min up to \
+                 that, or leave its members away"
+            ));
         }
     }
     Ok(())

@@ -260,7 +260,7 @@ impl SubgroupFile {
                 _ if self.union_of.is_empty() => None,
                 _ => Some(self.range_of_union(earlier)),
             },
-            senders: self.senders()?,
+            senders: self.senders(earlier)?,
             union_of: self.union_of.clone(),
             protocol,
             options,
@@ -268,12 +268,15 @@ impl SubgroupFile {
         })
     }
 
-    fn senders(&self) -> Result<Senders, String> {
+    fn senders(&self, earlier: &[Subgroup]) -> Result<Senders, String> {
         let name = &self.name;
         let ids = |ids: &[u16]| ids.iter().copied().map(ReplicaId).collect();
         let senders = match (&self.senders, &self.senders_from) {
             (Some(_), Some(_)) => Err("leave one of 'senders' and 'senders_from' away".to_owned()),
-            (_, Some(of)) => Ok(Senders::Of(of.clone())),
+            (_, Some(of)) if earlier.iter().any(|it| it.name == *of) => Ok(Senders::Of(of.clone())),
+            (_, Some(of)) => Err(format!(
+                "senders_from names '{of}', which is no earlier subgroup"
+            )),
             (None, None) => return Ok(Senders::All),
             (Some(SendersFile::All(all)), _) if all == "all" => return Ok(Senders::All),
             (Some(SendersFile::Named(named)), _) if !named.is_empty() => {
@@ -331,7 +334,9 @@ impl SubgroupFile {
         let ranges = || self.parts(earlier).filter_map(|it| it.view);
         Range {
             min: ranges().map(|it| it.min).max().unwrap_or(1),
-            max: ranges().map(|it| it.max).sum::<usize>().min(SHARDS_MAX),
+            max: ranges()
+                .fold(0_usize, |all, it| all.saturating_add(it.max))
+                .min(SHARDS_MAX),
         }
     }
 
@@ -815,6 +820,19 @@ mod tests {
         for (bad, why) in [
             (r#""union_of": ["a", "x"]"#, "names 'x'"),
             (r#""union_of": ["a"]"#, "two or more"),
+            (r#""union_of": ["a", "a"]"#, "two or more"),
+            (
+                r#""union_of": ["a", "b"], "members": {"min": 1, "max": 2}"#,
+                "say max = 3",
+            ),
+            (
+                r#""union_of": ["a", "b"], "members": {"min": 4, "max": 4}"#,
+                "say max = 3",
+            ),
+            (
+                r#""union_of": ["a", "b"], "senders_from": "a ; x""#,
+                "no earlier subgroup",
+            ),
             (r#""union_of": ["a", "b"], "shards": 2"#, "leave 'shards'"),
             (
                 r#""members": {"min": 1, "max": 2}, "senders": "some""#,

@@ -56,6 +56,8 @@
 //!   operator begins it again (`--bootstrap-again`) at a majority of all replicas, each with an empty
 //!   log. Such logs count as complete together, and none does where a replica is heard that holds
 //!   more, or the shard is at work: one replica that was begun again by mistake takes nothing away.
+//!   Nothing numbers what is begun: the operator must see to it that no process with the old log runs
+//!   on, cut off from the others.
 //! - **Slow members** (D11) are found in each shard, too: by comparison in one of three members or
 //!   more, by the pace of disks and links in any. A member of a shard that stands still for
 //!   `restart_timeout` (its log does not become durable, or it never comes to hold it) leaves the
