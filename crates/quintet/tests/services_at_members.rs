@@ -316,6 +316,45 @@ fn through_cache(group: &Group, shard: usize, key: &str) -> Result<Option<u64>, 
     Ok(Some(value))
 }
 
+/// The notices are at the members of both, and only those of the store send.
+const UNION: &str = r#"
+[[subgroup]]
+name = "store"
+service = "Store"
+members = { min = 1, max = 2 }
+nodes = [0, 1]
+hands_off_to = ["notice"]
+
+[[subgroup]]
+name = "cache"
+service = "Cache"
+members = { min = 1, max = 2 }
+nodes = [2, 3, 4]
+reads = ["notice"]
+
+[[subgroup]]
+name = "notice"
+service = "Notice"
+union_of = ["store", "cache"]
+senders_from = "store"
+"#;
+
+#[test]
+fn query_reads_a_union_at_members_that_do_not_send() {
+    let group = Group::local(5).layout(UNION).serve::<Store>();
+    let group = group.serve::<Notice>().serve::<Cache>();
+    let group = group.start().expect("it starts");
+    group.wait_ready(LONG).expect("all answer");
+    let store = group.shard::<Store>("store", 0).expect("there is one");
+    for round in 1..=20u64 {
+        let put = store.ordered().put(0, "a".to_owned(), round);
+        put.handed_off().expect("the notice has it");
+        assert_eq!(through_cache(&group, 0, "a"), Ok(Some(round)));
+        let cache = group.shard::<Cache>("cache", 0).expect("there is one");
+        assert_eq!(cache.query().get("a").wait(), Ok(Some(round)));
+    }
+}
+
 #[test]
 fn query_reads_a_sibling_with_all_that_was_handed_off_to_it() {
     let directory = tempfile::tempdir().expect("a directory");

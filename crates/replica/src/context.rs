@@ -20,8 +20,11 @@ use smallvec::SmallVec;
 pub(crate) enum Local<M> {
     ToReplica(M),
     ToFrontend(M),
-    /// To the frontend of a group: the replicas that take its requests.
-    Members(ReplicaSet),
+    /// To the frontend of a group: its members, and those of them that take requests to be ordered.
+    Members {
+        members: ReplicaSet,
+        senders: ReplicaSet,
+    },
 }
 
 /// Bytes allocated for frames at a time; the remainder at which the next allocation is due.
@@ -553,11 +556,13 @@ impl<P: Protocol> Context<'_, P> {
     }
 
     /// Tells the parts in all groups but the first, for hosts and status. Frontends of groups send
-    /// to these senders from here on: others refuse what is to be ordered.
+    /// to these senders from here on, and reads to their own replica where it is a member.
     pub fn roles_are(&mut self, view: u64, roles: Vec<Role>) {
-        let members = roles.iter();
-        let members = members.map(|role| (role.group, Local::Members(role.senders)));
-        self.shared.local.extend(members);
+        let told = roles.iter().map(|role| {
+            let (members, senders) = (role.members, role.senders);
+            (role.group, Local::Members { members, senders })
+        });
+        self.shared.local.extend(told);
         self.emit(Effect::Roles { view, roles });
     }
 

@@ -433,9 +433,9 @@ impl<P: Protocol> Driver<P> {
                         frontend.on_message(from, message, ctx);
                     });
                 }
-                Some((group, Local::Members(members))) => {
+                Some((group, Local::Members { members, senders })) => {
                     self.with_frontend_in(group, around, effects, |frontend, ctx| {
-                        frontend.members_are(members, ctx);
+                        frontend.members_are(members, senders, ctx);
                     });
                 }
                 None => return told,

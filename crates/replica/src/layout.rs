@@ -183,15 +183,10 @@ impl Layout {
                     nodes,
                 });
             }
-            // Shards among the same nodes are disjoint.
-            let shares = match of.place {
-                Place::Among(_) => of.groups.len(),
-                Place::Pinned(_) | Place::Union(_) => 1,
-            };
-            let enough = |shard: &ShardPlace| shard.nodes.len() >= of.min.saturating_mul(shares);
+            let enough = |shard: &ShardPlace| shard.nodes.len() >= of.min;
             if of.groups.is_empty() || !shards.iter().all(|s| s.subgroup != subgroup || enough(s)) {
                 return Err(format!(
-                    "'{name}' has no groups, or too few nodes for its minimum in each of them"
+                    "'{name}' has too few groups, or nodes for its minimum"
                 ));
             }
         }

@@ -476,9 +476,15 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     fn offer_again(&mut self, ctx: &mut FrontendContext<'_, P>) {
         let _ = ctx;
     }
-    /// In a group of several, whose members change: these take requests from here on.
-    fn members_are(&mut self, members: ReplicaSet, ctx: &mut FrontendContext<'_, P>) {
-        let _ = (members, ctx);
+    /// In a group of several, whose members change: these answer reads from here on, and those of
+    /// them that are senders take requests that are to be ordered.
+    fn members_are(
+        &mut self,
+        members: ReplicaSet,
+        senders: ReplicaSet,
+        ctx: &mut FrontendContext<'_, P>,
+    ) {
+        let _ = (members, senders, ctx);
     }
     /// How many batches are in flight.
     fn open(&self) -> usize;

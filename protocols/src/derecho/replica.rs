@@ -292,7 +292,13 @@ impl Protocol for Derecho {
     fn on_request(&mut self, from: FrontendId, message: Message, ctx: &mut Context<'_, Self>) {
         let at = self.at(ctx.group());
         let takes = self.takes_requests_in(ctx.group(), ctx.now());
-        let rejects = |level| level != Level::Stale && !takes;
+        // A member that does not send reads all the same.
+        let reads = takes || at.is_some() && self.takes_part(at);
+        let rejects = |level| match level {
+            Level::Stale => false,
+            Level::Linearizable => !reads,
+            Level::Ordered => !takes,
+        };
         match admit(from, message, rejects, ctx) {
             Some(Admitted::Read(key, batch)) => self.on_read(at, key, batch, ctx),
             Some(Admitted::Write(key, batch)) => self.on_write(at, key, batch, ctx),

@@ -50,8 +50,8 @@
 //! - **The group itself** has a log, too, with all members of the view; it may stay empty.
 //! - **A block per subgroup**, not per shard, as §4.2 announces. All its columns go to the members
 //!   of the shard; at the wedge to all.
-//! - **Members that do not send** refuse requests, and their frontends turn to those that do. The
-//!   public code lets them send by RPC.
+//! - **Members that do not send** refuse what is to be ordered, and their frontends turn to those
+//!   that do; they answer reads. The public code lets them send by RPC.
 //! - **In memory** a log ends with the process. When all copies have, the shard is lost until the
 //!   operator begins it again (`--bootstrap-again`) at a majority of all replicas, each with an empty
 //!   log. Such logs count as complete together, and none does where a replica is heard that holds

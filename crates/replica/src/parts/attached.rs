@@ -171,8 +171,10 @@ pub struct AttachedFrontend<P: Protocol> {
     /// It sends to the replica that it is embedded in.
     embedded: bool,
     home: Option<ReplicaId>,
-    /// Of a group whose members change: who they are.
+    /// Of a group whose members change: those that take requests.
     members: Option<ReplicaSet>,
+    /// The replica that it is embedded in takes none that are to be ordered, but answers reads.
+    reads_at_home: bool,
     /// Others than the replica that it is embedded in may have what it sends.
     moved: bool,
     open: BTreeMap<BatchId, Open>,
@@ -192,6 +194,7 @@ impl<P: Protocol> Hash for AttachedFrontend<P> {
             embedded,
             home,
             members,
+            reads_at_home,
             moved,
             open,
             answers,
@@ -199,7 +202,7 @@ impl<P: Protocol> Hash for AttachedFrontend<P> {
             timer_at,
             marker: _,
         } = self;
-        (replicas, to, embedded, home, members, moved).hash(hasher);
+        (replicas, to, embedded, home, members, reads_at_home, moved).hash(hasher);
         (open, answers, refused, timer_at).hash(hasher);
     }
 }
@@ -232,8 +235,10 @@ where
     }
 
     fn send(&self, submission: &Submission, ctx: &mut FrontendContext<'_, P>) {
+        let home = self.home.filter(|_| self.reads_at_home);
+        let home = home.filter(|_| submission.level != Level::Ordered);
         ctx.send(
-            self.to,
+            home.unwrap_or(self.to),
             P::Message::request(Request {
                 level: submission.level,
                 batch: submission.batch.clone(),
@@ -269,6 +274,7 @@ where
             embedded: setup.embedded.is_some(),
             home: setup.embedded,
             members: None,
+            reads_at_home: false,
             moved: false,
             open: BTreeMap::new(),
             answers: Answers::default(),
@@ -417,19 +423,27 @@ where
         self.on_timer(TIMER, ctx);
     }
 
-    fn members_are(&mut self, members: ReplicaSet, ctx: &mut FrontendContext<'_, P>) {
-        self.members = Some(members);
+    fn members_are(
+        &mut self,
+        members: ReplicaSet,
+        senders: ReplicaSet,
+        ctx: &mut FrontendContext<'_, P>,
+    ) {
+        self.members = Some(senders);
         let Some(home) = self.home else {
             return;
         };
-        self.embedded = members.contains(home);
+        self.embedded = senders.contains(home);
+        let read_at_home = self.reads_at_home;
+        self.reads_at_home = !self.embedded && members.contains(home);
         self.moved |= !self.embedded;
         let before = core::mem::replace(&mut self.to, home);
         if !self.embedded {
             self.refused = false;
             self.next();
         }
-        if self.to != before && !self.open.is_empty() {
+        let moves = self.to != before || self.reads_at_home != read_at_home;
+        if moves && !self.open.is_empty() {
             let now = ctx.now();
             let open = self.open.values_mut();
             open.for_each(|open| open.retry_at = now);
