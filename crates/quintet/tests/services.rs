@@ -830,6 +830,59 @@ fn shards_of_two_services_outlive_members() {
 }
 
 #[test]
+fn shard_below_its_minimum_is_named_and_loses_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let layout = r#"
+        [[subgroup]]
+        name = "counter"
+        service = "Counter"
+        shards = 2
+        members = { min = 2, max = 2 }
+        nodes = [0, 1, 2, 3]
+    "#;
+    let group = Group::local(5).layout(layout).directory(directory.path());
+    let group = group
+        .deadline(Duration::from_secs(3))
+        .serve::<Counter>()
+        .start()
+        .expect("it starts");
+    let long = Duration::from_secs(30);
+    group.wait_ready(long).expect("all answer");
+    let counters = group.all::<Counter>("counter").expect("there are two");
+    for counter in &counters {
+        assert_eq!(counter.ordered().add(5).wait(), Ok(5));
+    }
+    group.stop_member(0);
+    let lost = loop {
+        let told: Vec<_> = counters
+            .iter()
+            .map(|it| it.ordered().add(0).wait())
+            .collect();
+        match &told[..] {
+            [Err(CallError::NoQuorum { .. }), Ok(5)] => break 0,
+            [Ok(5), Err(CallError::NoQuorum { .. })] => break 1,
+            // The view without it is not there yet.
+            _ => {}
+        }
+    };
+    let shard = format!("counter/{lost}");
+    let refused = counters[lost].query().value().wait();
+    assert_eq!(
+        refused,
+        Err(CallError::NoQuorum {
+            shard: shard.clone()
+        })
+    );
+    let not_ready = group.wait_ready(Duration::from_secs(5));
+    assert_eq!(not_ready, Err(CallError::NotReady { shards: shard }));
+    group.restart_member(0).expect("it starts");
+    group.wait_ready(long).expect("all answer");
+    for counter in &counters {
+        assert_eq!(counter.ordered().add(1).wait(), Ok(6), "nothing is lost");
+    }
+}
+
+#[test]
 fn keys_are_spread_over_shards_and_always_the_same() {
     let directory = tempfile::tempdir().expect("a directory");
     let group = divided(directory.path());
