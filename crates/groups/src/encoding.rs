@@ -44,12 +44,12 @@ pub fn length<T: Serialize + ?Sized>(value: &T) -> u64 {
 
 /// The value that these bytes begin with.
 pub fn decode_first<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
-    postcard::from_bytes(bytes).ok()
+    split_first(bytes).map(|(value, _)| value)
 }
 
 /// The value that these bytes are, all of them.
 pub fn decode<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Option<T> {
-    let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
+    let (value, rest) = split_first(bytes)?;
     rest.is_empty().then_some(value)
 }
 

@@ -160,16 +160,9 @@ impl Layout {
                         nodes
                     }
                     Place::Union(parents) => {
-                        let of =
-                            |other: &ShardPlace| parents.contains(&subgroups[other.subgroup].name);
-                        let number = |at: usize| {
-                            let same = shards[..at].iter();
-                            same.filter(|it| it.subgroup == shards[at].subgroup).count()
-                        };
-                        let parts = (0..shards.len()).filter(|at| of(&shards[*at]));
-                        let parts = parts.filter(|at| number(*at) == shard);
-                        let nodes = parts.map(|at| shards[at].nodes.0);
-                        ReplicaSet(nodes.fold(0, |all, nodes| all | nodes))
+                        let part = |name: &String| place_of(&subgroups, &shards, name, shard);
+                        let parts = parents.iter().filter_map(part);
+                        ReplicaSet(parts.fold(0, |all, at| all | shards[at].nodes.0))
                     }
                 };
                 let is_disjoint = intersection(taken, nodes).is_empty();
@@ -255,9 +248,7 @@ impl Layout {
         let subgroup = self.shards[shard].subgroup;
         let before = self.shards[..shard].iter();
         let number = before.filter(|it| it.subgroup == subgroup).count();
-        let of = |it: &ShardPlace| self.subgroups[it.subgroup].name == name;
-        let all = self.shards.iter().enumerate();
-        all.filter(|(_, it)| of(it)).map(|(at, _)| at).nth(number)
+        place_of(&self.subgroups, &self.shards, name, number)
     }
 
     /// The senders of a shard, where these are the members of all shards.
@@ -386,6 +377,17 @@ impl Layout {
         }
         None
     }
+}
+
+/// The place of a subgroup's shard with this number among all shards.
+fn place_of(
+    subgroups: &[Subgroup],
+    shards: &[ShardPlace],
+    name: &str,
+    number: usize,
+) -> Option<usize> {
+    let of = |at: &usize| subgroups[shards[*at].subgroup].name == name;
+    (0..shards.len()).filter(of).nth(number)
 }
 
 /// Gives subgroups that are unions their numbers of members, and checks that no node is in two of

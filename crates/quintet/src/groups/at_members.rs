@@ -36,6 +36,12 @@ impl Method {
     }
 }
 
+/// These members, or the one of them that is asked for.
+fn chosen(members: &[u16], only: Option<usize>) -> Vec<u16> {
+    let is_asked = |member: &u16| only.is_none_or(|it| usize::from(*member) == it);
+    members.iter().copied().filter(is_asked).collect()
+}
+
 fn members_in(answer: Answer, source: &Source) -> Result<Vec<u16>, CallError> {
     call::read_answer(&answer?, &source.name).map(|done| done.value)
 }
@@ -49,63 +55,13 @@ impl Calls {
         method: Method,
         arrivals: Arc<Arrivals>,
     ) {
-        let (calls, asked) = (self.clone(), source.clone());
-        let on_members = move |answer| {
-            let members = match members_in(answer, &asked) {
-                Ok(members) => members,
-                Err(error) => return arrivals.fail(&calls.all(), &error),
-            };
-            let one = only.map(|it| {
-                members
-                    .iter()
-                    .copied()
-                    .filter(move |id| usize::from(*id) == it)
-            });
-            let asks: Vec<u16> = one.map_or_else(|| members.clone(), Iterator::collect);
-            if let (Some(member), true) = (only, asks.is_empty()) {
-                let shard = asked.name.to_string();
-                let error = CallError::NotThere { shard, member };
-                return arrivals.fail(&[u16::try_from(member).unwrap_or(u16::MAX)], &error);
-            }
-            arrivals.expect(&asks);
-            let mark = Call::encode_with(Kind::Mark(calls.seen()), 0, |_| {});
-            let (again, source) = (calls.clone(), asked.clone());
-            let on_mark = move |answer: Answer| {
-                let mark = answer.and_then(|bytes| {
-                    call::open_answer(&bytes, &source.name).map(|done| done.version.0)
-                });
-                let version = match mark {
-                    Ok(version) => version,
-                    Err(error) => return arrivals.fail(&asks, &error),
-                };
-                let kind = match method.is_versioned {
-                    true => Kind::QueryAtVersion(version),
-                    // There is no earlier state: one that has what the mark has, and perhaps more.
-                    false => Kind::QueryFrom(version),
-                };
-                let call = method.call(kind);
-                for member in asks {
-                    let placed = Placed {
-                        member,
-                        members: members.clone(),
-                        shard: source.number as u32,
-                        ticket: 0,
-                    };
-                    let to = again.to(&source, Some(member.into()));
-                    let arrivals = arrivals.clone();
-                    let put = move |answer| arrivals.put(member, answer);
-                    again.send(
-                        to,
-                        Wanted::Past(Asking::here()),
-                        Around::Placed(placed).put(&call),
-                        Answering::next(put),
-                    );
-                }
-            };
-            let wanted = Wanted::Level(Level::Ordered);
-            let to = calls.to(&asked, None);
-            calls.send(to, wanted, mark, Answering::next(on_mark));
+        let gathering = Gathering {
+            calls: self.clone(),
+            source: source.clone(),
+            method,
+            arrivals,
         };
+        let on_members = move |answer| gathering.on_members(answer, only);
         let to = self.to(source, None);
         self.send(to, Wanted::Members, Vec::new(), Answering::next(on_members));
     }
@@ -158,6 +114,70 @@ impl Calls {
     }
 }
 
+/// A call that all members of a shard are to answer.
+struct Gathering {
+    calls: Arc<Calls>,
+    source: Source,
+    method: Method,
+    arrivals: Arc<Arrivals>,
+}
+
+impl Gathering {
+    fn on_members(self, answer: Answer, only: Option<usize>) {
+        let members = match members_in(answer, &self.source) {
+            Ok(members) => members,
+            Err(error) => return self.arrivals.fail(&self.calls.all(), &error),
+        };
+        let asks = chosen(&members, only);
+        if let (Some(member), true) = (only, asks.is_empty()) {
+            let shard = self.source.name.to_string();
+            let error = CallError::NotThere { shard, member };
+            let member = u16::try_from(member).unwrap_or(u16::MAX);
+            return self.arrivals.fail(&[member], &error);
+        }
+        self.arrivals.expect(&asks);
+        let mark = Call::encode_with(Kind::Mark(self.calls.seen()), 0, |_| {});
+        let calls = self.calls.clone();
+        let to = calls.to(&self.source, None);
+        let on_mark = move |answer| self.on_mark(answer, &asks, &members);
+        let wanted = Wanted::Level(Level::Ordered);
+        calls.send(to, wanted, mark, Answering::next(on_mark));
+    }
+
+    fn on_mark(self, answer: Answer, asks: &[u16], members: &[u16]) {
+        let mark = answer.and_then(|bytes| {
+            call::open_answer(&bytes, &self.source.name).map(|done| done.version.0)
+        });
+        let version = match mark {
+            Ok(version) => version,
+            Err(error) => return self.arrivals.fail(asks, &error),
+        };
+        let kind = match self.method.is_versioned {
+            true => Kind::QueryAtVersion(version),
+            // There is no earlier state: one that has what the mark has, and perhaps more.
+            false => Kind::QueryFrom(version),
+        };
+        let call = self.method.call(kind);
+        for member in asks.iter().copied() {
+            let placed = Placed {
+                member,
+                members: members.to_vec(),
+                shard: self.source.number as u32,
+                ticket: 0,
+            };
+            let to = self.calls.to(&self.source, Some(member.into()));
+            let arrivals = self.arrivals.clone();
+            let put = move |answer| arrivals.put(member, answer);
+            self.calls.send(
+                to,
+                Wanted::Past(Asking::here()),
+                Around::Placed(placed).put(&call),
+                Answering::next(put),
+            );
+        }
+    }
+}
+
 /// A query that is on its way to a member at which all shards are that it reads.
 struct Placing {
     calls: Arc<Calls>,
@@ -178,9 +198,8 @@ impl Placing {
             Ok(members) => self.members = members,
             Err(error) => return done.answer(Err(error)),
         }
-        self.left.clone_from(&self.members);
+        self.left = chosen(&self.members, only);
         if let Some(member) = only {
-            self.left.retain(|it| usize::from(*it) == member);
             let shard = self.source.name.to_string();
             self.failed = CallError::NotThere { shard, member };
         }

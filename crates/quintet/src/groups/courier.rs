@@ -13,7 +13,7 @@ use super::{
     call::{self, Made},
     calls::{Calls, Source, To},
     hand_off::HandOff,
-    pending::end_of,
+    pending::{Pauses, end_of},
     remote::Wanted,
 };
 use quintet_groups::delivery;
@@ -153,7 +153,7 @@ impl<R: DeserializeOwned> Pending<R> {
         let answer = self.bytes()?;
         let done = call::read_answer(&answer, &source.name)?;
         let mut made = call::hand_offs_of(&answer);
-        let mut pause = LOOKS_AGAIN;
+        let mut pauses = Pauses::new(LOOKS_AGAIN, LOOKS_AGAIN_MAX);
         while !made.is_empty() {
             if let Ok(waiting) = calls.waiting(&source) {
                 // Those before the first that waits have been executed.
@@ -180,8 +180,7 @@ impl<R: DeserializeOwned> Pending<R> {
                     .fold(false, |some, one| some | one))
             {
                 // A courier elsewhere delivers, or a shard cannot be reached.
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LOOKS_AGAIN_MAX);
+                pauses.make(LOOKS_AGAIN_MAX);
             }
         }
         Ok(done.value)

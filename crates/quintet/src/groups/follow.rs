@@ -11,7 +11,7 @@ use super::{
     call::{self, Call, Kind},
     calls::{Calls, Source},
     notices::Told,
-    pending::end_of,
+    pending::{Pauses, end_of},
     remote::Wanted,
 };
 use quintet_replica::{CommandTime, Level};
@@ -19,7 +19,6 @@ use std::{
     collections::VecDeque,
     fmt,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -60,6 +59,14 @@ pub enum Followed {
 }
 
 impl Followed {
+    /// Its number, or the first of those that were missed.
+    const fn number(&self) -> u64 {
+        match self {
+            Self::Told(told) => told.number,
+            Self::Missed { first, .. } => *first,
+        }
+    }
+
     /// The shard's name.
     fn shard(&self) -> &str {
         match self {
@@ -135,7 +142,7 @@ impl Following {
     /// # Errors
     /// See [`CallError`].
     pub fn wait(&mut self, ends: Instant) -> Result<Batch, CallError> {
-        let mut pause = PAUSE;
+        let mut pauses = Pauses::new(PAUSE, PAUSE_MAX);
         loop {
             let told = self.ask().wait()?;
             let batch = self.take(told);
@@ -143,8 +150,7 @@ impl Following {
             if !batch.is_empty() || left.is_zero() {
                 return Ok(batch);
             }
-            thread::sleep(pause.min(left));
-            pause = (pause * 2).min(PAUSE_MAX);
+            pauses.make(left);
         }
     }
 }
@@ -171,9 +177,7 @@ impl Follower {
             shards: shards.collect(),
             told: VecDeque::new(),
         };
-        for (_, told) in this.ask(calls.timeout())? {
-            this.told.extend(told);
-        }
+        this.ask(calls.timeout())?;
         // The numbers of a shard without an answer are unknown.
         match this.shards.iter().find(|it| it.next == 0) {
             Some(silent) => Err(CallError::NoQuorum {
@@ -199,24 +203,21 @@ impl Follower {
     pub fn positions(&self) -> impl Iterator<Item = (String, u64)> {
         self.shards.iter().map(|shard| {
             let name = shard.source.name.to_string();
-            let mut kept = self.told.iter();
-            let first = kept.find_map(|it| match it {
-                Followed::Told(told) if told.shard == name => Some(told.number),
-                Followed::Missed { shard, first, .. } if *shard == name => Some(*first),
-                _ => None,
-            });
-            (name, first.unwrap_or(shard.next))
+            let first = self.told.iter().find(|it| it.shard() == name);
+            let first = first.map_or(shard.next, Followed::number);
+            (name, first)
         })
     }
 
     /// Asks all shards once, and waits about so long.
-    fn ask(&mut self, timeout: Duration) -> Result<Vec<(String, Vec<Followed>)>, CallError> {
+    ///
+    /// # Errors
+    /// When none answers: that of the first.
+    fn ask(&mut self, timeout: Duration) -> Result<(), CallError> {
         let pending: Vec<_> = self.shards.iter().map(Following::ask).collect();
-        let mut failed = None;
-        let mut all = Vec::new();
+        let (mut failed, mut answered) = (None, false);
         for (shard, pending) in self.shards.iter_mut().zip(pending) {
-            // The others are told of all the same.
-            // One without a quorum does not delay the others for long.
+            // One without a quorum does not delay the others for long, nor keep them back.
             let batch = match pending.deadline(timeout.max(ASKED_FOR)).wait() {
                 Ok(told) => shard.take(told),
                 Err(error) => {
@@ -224,19 +225,16 @@ impl Follower {
                     continue;
                 }
             };
-            let name = shard.source.name.to_string();
+            answered = true;
             let missed = batch.missed.map(|(first, last)| Followed::Missed {
-                shard: name.clone(),
+                shard: shard.source.name.to_string(),
                 first,
                 last,
             });
-            let told = batch.told.into_iter().map(Followed::Told);
-            all.push((name, missed.into_iter().chain(told).collect()));
+            self.told.extend(missed);
+            self.told.extend(batch.told.into_iter().map(Followed::Told));
         }
-        match failed {
-            Some(error) if all.is_empty() => Err(error),
-            _ => Ok(all),
-        }
+        failed.filter(|_| !answered).map_or(Ok(()), Err)
     }
 
     /// Waits for the next that is told; `None` when nothing is within `timeout`.
@@ -245,22 +243,19 @@ impl Follower {
     /// See [`CallError`]: when no shard answers.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Followed>, CallError> {
         let ends = end_of(timeout);
-        let mut pause = PAUSE;
+        let mut pauses = Pauses::new(PAUSE, PAUSE_MAX);
         loop {
             if let Some(next) = self.told.pop_front() {
                 return Ok(Some(next));
             }
             let left = ends.saturating_duration_since(Instant::now());
-            for (_, told) in self.ask(left)? {
-                self.told.extend(told);
-            }
+            self.ask(left)?;
             let left = ends.saturating_duration_since(Instant::now());
             if self.told.is_empty() {
                 if left.is_zero() {
                     return Ok(None);
                 }
-                thread::sleep(pause.min(left));
-                pause = (pause * 2).min(PAUSE_MAX);
+                pauses.make(left);
             }
         }
     }
@@ -270,17 +265,14 @@ impl Iterator for Follower {
     type Item = Followed;
 
     fn next(&mut self) -> Option<Followed> {
-        let mut pause = PAUSE;
+        let mut pauses = Pauses::new(PAUSE, PAUSE_MAX);
         while !call::is_inside() {
             match self.next_within(PAUSE_MAX) {
                 Ok(Some(next)) => return Some(next),
-                Ok(None) => pause = PAUSE,
+                Ok(None) => pauses = Pauses::new(PAUSE, PAUSE_MAX),
                 Err(CallError::Stopped) => return None,
                 // It may answer again.
-                Err(_) => {
-                    thread::sleep(pause);
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
+                Err(_) => pauses.make(PAUSE_MAX),
             }
         }
         None

@@ -15,6 +15,7 @@ use std::{
     pin::Pin,
     sync::{Arc, PoisonError},
     task::{Context, Poll},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -23,6 +24,24 @@ pub(super) fn end_of(timeout: Duration) -> Instant {
     const LONG: Duration = Duration::from_secs(1 << 30);
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or(now + LONG)
+}
+
+/// Pauses between looks, each twice as long as the one before.
+pub(super) struct Pauses {
+    next: Duration,
+    max: Duration,
+}
+
+impl Pauses {
+    pub const fn new(first: Duration, max: Duration) -> Self {
+        Self { next: first, max }
+    }
+
+    /// Makes the next one, no longer than this.
+    pub fn make(&mut self, longest: Duration) {
+        thread::sleep(self.next.min(longest));
+        self.next = (self.next * 2).min(self.max);
+    }
 }
 
 /// The answer to a call that has been sent. Wait for it with [`wait`](Self::wait) or `.await`.

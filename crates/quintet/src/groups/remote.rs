@@ -418,11 +418,16 @@ mod tests {
         remote.send(GroupId(1), wanted, call, Box::new(on_answer));
     }
 
-    #[test]
-    fn sender_never_waits_for_a_server_that_does_not_read() {
+    /// A server that answers nothing, and a connection to it.
+    fn server() -> (TcpListener, Arc<Remote>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
-        let remote = Remote::new(&address);
+        (listener, Remote::new(&address))
+    }
+
+    #[test]
+    fn sender_never_waits_for_a_server_that_does_not_read() {
+        let (listener, remote) = server();
         let (answers, told) = mpsc::channel();
         let call = vec![7; 1 << 20];
         // Far more than the kernel takes.
@@ -439,9 +444,7 @@ mod tests {
 
     #[test]
     fn more_bytes_than_may_wait_are_refused_at_once() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("bound").to_string();
-        let remote = Remote::new(&address);
+        let (listener, remote) = server();
         let (answers, told) = mpsc::channel();
         let call = vec![7; 64 << 20];
         for _ in 0..8 {
@@ -459,10 +462,8 @@ mod tests {
 
     #[test]
     fn server_that_is_not_there_has_executed_nothing() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("bound").to_string();
+        let (listener, remote) = server();
         drop(listener);
-        let remote = Remote::new(&address);
         let (answers, told) = mpsc::channel();
         for _ in 0..5 {
             send(&remote, Level::Ordered, b"call", &answers);

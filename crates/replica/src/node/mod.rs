@@ -95,6 +95,7 @@ use frames::{envelope, read_envelope};
 pub use interface::*;
 pub(crate) use rebased::{in_ranked_world, name_members};
 pub use seal::SealError;
+pub use sharing::next_foreign;
 use snapshots::{Source, refused_state};
 pub use speculation::NOT_UNDONE;
 pub use succession::no_member;

@@ -8,6 +8,17 @@
 //! ```
 
 use super::*;
+use core::iter::{Peekable, from_fn};
+
+/// The next run of effects in one group, of those that [`Node::take_foreign`] gave, with the group.
+/// Effects of the run that the caller does not take stay.
+pub fn next_foreign<I: Iterator<Item = (GroupId, Effect)>>(
+    foreign: &mut Peekable<I>,
+) -> Option<(GroupId, impl Iterator<Item = Effect>)> {
+    let group = foreign.peek()?.0;
+    let next = move || Some(foreign.next_if(|(other, _)| *other == group)?.1);
+    Some((group, from_fn(next)))
+}
 
 impl Node {
     /// A node of a group that the protocol of another node serves. Each call that may reach the

@@ -171,8 +171,8 @@ pub struct AttachedFrontend<P: Protocol> {
     /// It sends to the replica that it is embedded in.
     embedded: bool,
     home: Option<ReplicaId>,
-    /// Of a group whose members change: those that take requests.
-    members: Option<ReplicaSet>,
+    /// Of a group whose members change: those that take requests to be ordered.
+    senders: Option<ReplicaSet>,
     /// The replica that it is embedded in takes none that are to be ordered, but answers reads.
     reads_at_home: bool,
     /// Others than the replica that it is embedded in may have what it sends.
@@ -193,7 +193,7 @@ impl<P: Protocol> Hash for AttachedFrontend<P> {
             to,
             embedded,
             home,
-            members,
+            senders,
             reads_at_home,
             moved,
             open,
@@ -202,7 +202,7 @@ impl<P: Protocol> Hash for AttachedFrontend<P> {
             timer_at,
             marker: _,
         } = self;
-        (replicas, to, embedded, home, members, reads_at_home, moved).hash(hasher);
+        (replicas, to, embedded, home, senders, reads_at_home, moved).hash(hasher);
         (open, answers, refused, timer_at).hash(hasher);
     }
 }
@@ -226,7 +226,7 @@ where
         let next = |id: ReplicaId| ReplicaId((id.0 + 1) % self.replicas);
         let mut to = next(self.to);
         for _ in 0..self.replicas {
-            if self.members.is_none_or(|members| members.contains(to)) {
+            if self.senders.is_none_or(|senders| senders.contains(to)) {
                 break;
             }
             to = next(to);
@@ -273,7 +273,7 @@ where
             to: setup.embedded.unwrap_or(first),
             embedded: setup.embedded.is_some(),
             home: setup.embedded,
-            members: None,
+            senders: None,
             reads_at_home: false,
             moved: false,
             open: BTreeMap::new(),
@@ -429,7 +429,7 @@ where
         senders: ReplicaSet,
         ctx: &mut FrontendContext<'_, P>,
     ) {
-        self.members = Some(senders);
+        self.senders = Some(senders);
         let Some(home) = self.home else {
             return;
         };

@@ -31,7 +31,7 @@ use quintet_replica::{
     Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Level, Link, Node, NodeStatus,
     Outcome, Output, Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, Role,
     RoleState, SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn,
-    Voters, Wake, World, group_of, journal::JournalOrder, put_frame,
+    Voters, Wake, World, group_of, journal::JournalOrder, next_foreign, put_frame,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -565,9 +565,7 @@ impl EventLoop {
                 break;
             }
             let mut effects = foreign.drain(..).peekable();
-            while let Some(&(group, _)) = effects.peek() {
-                let next = || Some(effects.next_if(|(other, _)| *other == group)?.1);
-                let mut run = std::iter::from_fn(next);
+            while let Some((group, mut run)) = next_foreign(&mut effects) {
                 finished |= self.carry_out_in_group(group, &mut run);
                 // A node that is not here, or cannot continue, takes none.
                 run.for_each(drop);

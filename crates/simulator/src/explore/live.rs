@@ -15,9 +15,9 @@ use crate::{
 };
 use quintet_replica::{
     BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Descriptor, Durability,
-    Effect, Epoch, EpochNumber, Executed, ExecutorLimits, FrameError, GroupId, Incarnation, Input,
-    Level, Link, Node, NodeSetup, Output, Peer, RecoveredBytes, ReplicaId, RequestKind, SessionId,
-    SnapshotInfo, Submission, Time, Wake, World as Outside, frame_group,
+    Epoch, EpochNumber, Executed, ExecutorLimits, FrameError, GroupId, Incarnation, Input, Level,
+    Link, Node, NodeSetup, Output, Peer, RecoveredBytes, ReplicaId, RequestKind, SessionId,
+    SnapshotInfo, Submission, Time, Wake, World as Outside, frame_group, next_foreign,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -118,13 +118,11 @@ impl Live {
                 break;
             }
             let mut foreign = foreign.into_iter().peekable();
-            while let Some(&(group, _)) = foreign.peek() {
-                let next = || Some(foreign.next_if(|(other, _)| *other == group)?.1);
-                let run: Vec<Effect> = std::iter::from_fn(next).collect();
+            while let Some((group, run)) = next_foreign(&mut foreign) {
                 let at = groups.iter().position(|of| *of == group);
                 let at = at.expect("a group of the layout");
                 self.call_one(at, out, |node, view, outputs| {
-                    node.carry_out_foreign(run.into_iter(), view, outputs);
+                    node.carry_out_foreign(run, view, outputs);
                 });
             }
         }

@@ -1,7 +1,7 @@
 //! Clients: one operation at a time each, in a session per group.
 
 use super::{
-    draw::{Part, Worlds},
+    draw::Part,
     world::{AFTERWARDS, Event, KEYS, MILLISECOND, World, frontend},
 };
 use crate::{
@@ -134,12 +134,12 @@ impl Client {
     }
 
     /// The clients of this many groups.
-    pub fn draw(worlds: Worlds, groups: &[usize], random: &mut Random) -> Vec<Self> {
+    pub fn draw(follows_view: bool, groups: &[usize], random: &mut Random) -> Vec<Self> {
         let own = |group| Self::of([group].into_iter());
         let all = groups.iter().copied();
-        match worlds {
-            Worlds::Pinned | Worlds::Services => all.flat_map(|it| [own(it), own(it)]).collect(),
-            Worlds::Shards => {
+        match follows_view {
+            false => all.flat_map(|it| [own(it), own(it)]).collect(),
+            true => {
                 let mut clients: Vec<Self> = all.map(own).collect();
                 for _ in 0..if groups.len() > 1 { 3 } else { 0 } {
                     let mut several = groups.to_vec();

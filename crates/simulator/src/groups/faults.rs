@@ -6,7 +6,7 @@
 //! ```
 
 use super::{
-    draw::{Part, Worlds},
+    draw::Part,
     world::{Event, MILLISECOND, World, pair},
 };
 use quintet_replica::Durability;
@@ -118,9 +118,9 @@ impl World {
     }
 
     fn pause(&mut self) -> u64 {
-        let most = match self.worlds {
-            Worlds::Shards => [100, 400, 1_200][self.random.index(3)],
-            Worlds::Pinned | Worlds::Services => 200,
+        let most = match self.follows_view {
+            true => [100, 400, 1_200][self.random.index(3)],
+            false => 200,
         };
         self.random.between(2 * MILLISECOND, most * MILLISECOND)
     }
@@ -133,9 +133,9 @@ impl World {
         self.queue.push(self.now + after, Event::Fault);
         let at = self.random.index(self.processes.len());
         let pause = self.pause();
-        match self.worlds {
-            Worlds::Shards => self.inject_in_shards(at, pause),
-            Worlds::Pinned | Worlds::Services => self.inject_any(at, pause),
+        match self.follows_view {
+            true => self.inject_in_shards(at, pause),
+            false => self.inject_any(at, pause),
         }
     }
 
@@ -227,9 +227,9 @@ impl World {
         }
         self.count("crash of all");
         for at in all {
-            let pause = match self.worlds {
-                Worlds::Shards => self.pause(),
-                Worlds::Pinned | Worlds::Services => pause,
+            let pause = match self.follows_view {
+                true => self.pause(),
+                false => pause,
             };
             self.crash(at, pause);
         }

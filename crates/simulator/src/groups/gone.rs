@@ -9,7 +9,7 @@
 //! A group that promises nothing is asked nothing, and what it has answered is checked all the same.
 
 use super::{
-    draw::{Part, Worlds},
+    draw::Part,
     world::{Event, Group, MILLISECOND, SECOND, World},
 };
 use quintet_replica::{Durability, NodeState, Place, ReplicaId};
@@ -62,10 +62,7 @@ impl World {
     /// Whether these may die, and the membership of shards, if there is one, continues.
     fn continues_without(&mut self, gone: &[usize]) -> bool {
         let outlived = self.may_crash(gone);
-        match self.worlds {
-            Worlds::Pinned | Worlds::Services => outlived,
-            Worlds::Shards => outlived && self.majority_is_at_work_without(gone),
-        }
+        outlived && (!self.follows_view || self.majority_is_at_work_without(gone))
     }
 
     /// Whether a group is to serve when these are gone and all others run.

@@ -6,7 +6,7 @@
 //! ```
 
 use super::{
-    draw::{Part, Worlds},
+    draw::Part,
     process::{Host, Kept, Order, View},
     services,
     world::{CLUSTER, EPOCH, Event, KEYS, MILLISECOND, World, frontend},
@@ -20,7 +20,7 @@ use quintet_replica::{
     GroupIndex, HaltKind, Incarnation, Input, Node, NodeSetup, Output, Recipients, RecoveredBytes,
     ReplicaId, ReplicaSet, SnapshotInfo, StateMachine, Time, Voters, Wake,
     journal::{Found, GroupEpoch},
-    put_frame,
+    next_foreign, put_frame,
 };
 use std::time::Duration;
 
@@ -197,7 +197,7 @@ impl World {
 
     /// Carries out the effects of the first group's protocol in the shards that it serves.
     fn carry_out_foreign(&mut self, at: usize) {
-        while self.worlds == Worlds::Shards {
+        while self.follows_view {
             let mut foreign = std::mem::take(&mut self.foreign);
             if let Some(top) = &mut self.processes[at].hosts[0].node {
                 top.take_foreign(&mut foreign);
@@ -207,10 +207,8 @@ impl World {
                 return;
             }
             let mut effects = foreign.drain(..).peekable();
-            while let Some(&(group, _)) = effects.peek() {
-                let next = || Some(effects.next_if(|(other, _)| *other == group)?.1);
-                let run: Vec<Effect> = std::iter::from_fn(next).collect();
-                self.carry_out_in(at, group, run);
+            while let Some((group, run)) = next_foreign(&mut effects) {
+                self.carry_out_in(at, group, run.collect());
             }
             drop(effects);
             self.foreign = foreign;

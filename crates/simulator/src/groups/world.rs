@@ -98,7 +98,8 @@ pub(super) struct World {
     pub bug: Injected,
     pub now: u64,
     pub queue: Queue<Event>,
-    pub worlds: Worlds,
+    /// Shards follow the view of the first group; otherwise all members are fixed.
+    pub follows_view: bool,
     pub groups: Vec<Group>,
     pub ids: Vec<GroupId>,
     /// Of the first group, where it serves shards.
@@ -174,14 +175,14 @@ impl World {
         let drawn = random.between(5, 9) as usize;
         let count = setup.processes.unwrap_or(drawn);
         let serve = worlds == Worlds::Services;
-        let worlds = match worlds {
-            Worlds::Services if random.chance(500) => Worlds::Shards,
-            Worlds::Services => Worlds::Pinned,
-            other => other,
+        let follows_view = match worlds {
+            Worlds::Pinned => false,
+            Worlds::Shards => true,
+            Worlds::Services => random.chance(500),
         };
-        let mut drawn = match worlds {
-            Worlds::Shards => draw::shards(count, &mut random),
-            Worlds::Pinned | Worlds::Services => draw::fixed(count, &mut random),
+        let mut drawn = match follows_view {
+            true => draw::shards(count, &mut random),
+            false => draw::fixed(count, &mut random),
         };
         // A bug of nodes or services is in the options of all protocols.
         let named = setup.bug.map(|name| ("bug".to_owned(), name.to_owned()));
@@ -215,7 +216,7 @@ impl World {
             .collect();
         let registers = groups.iter().enumerate().filter(|(_, of)| !of.service);
         let registers: Vec<usize> = registers.map(|(place, _)| place).collect();
-        let clients = Client::draw(worlds, &registers, &mut random);
+        let clients = Client::draw(follows_view, &registers, &mut random);
         let actors = match serve {
             true => Actor::draw(&mut random),
             false => Vec::new(),
@@ -225,7 +226,7 @@ impl World {
             bug,
             now: SECOND,
             queue: Queue::new(),
-            worlds,
+            follows_view,
             ids: groups.iter().map(|group| group.id).collect(),
             clients,
             actors,
@@ -308,9 +309,9 @@ impl World {
         let options = self.options.clone();
         self.say(|| format!("{} {options:?}", shape.join("; ")));
         let begin = self.now;
-        let faults = match self.worlds {
-            Worlds::Shards => 5,
-            Worlds::Pinned | Worlds::Services => 3,
+        let faults = match self.follows_view {
+            true => 5,
+            false => 3,
         };
         self.run_until(begin + faults * SECOND, |_| false);
         self.heal();

@@ -16,7 +16,7 @@ use super::{
 use crate::timers::Timers;
 use quintet_replica::{
     ClockReading, Effect, GroupId, Layout, Output, ReplicaId, ReplicaSet, Time, Wake,
-    World as Outside,
+    World as Outside, next_foreign,
 };
 
 /// See the module.
@@ -133,15 +133,12 @@ pub(super) fn take_foreign(parts: &mut [Part]) -> Vec<(usize, Vec<Effect>)> {
     {
         first.take_foreign(&mut foreign);
     }
-    let mut runs: Vec<(usize, Vec<Effect>)> = Vec::new();
-    for (group, effect) in foreign {
-        let Some(part) = parts.iter().position(|part| part.group == group) else {
-            continue;
-        };
-        match runs.last_mut() {
-            Some((last, effects)) if *last == part => effects.push(effect),
-            _ => runs.push((part, vec![effect])),
-        }
+    let mut foreign = foreign.into_iter().peekable();
+    let mut runs = Vec::new();
+    while let Some((group, run)) = next_foreign(&mut foreign) {
+        let run: Vec<Effect> = run.collect();
+        let part = parts.iter().position(|part| part.group == group);
+        runs.extend(part.map(|part| (part, run)));
     }
     runs
 }

@@ -179,10 +179,9 @@ fn number_of(method: &str) -> u32 {
 }
 
 impl World {
-    /// Every caller has called every shard since the last fault, and no hand-off has waited since.
-    fn is_quiet(&mut self) -> bool {
-        let places = self.service_places();
-        if !self.calm || !self.actors.iter().all(|actor| actor.has_called(&places)) {
+    /// Behind the last fault: every caller has called every shard, and no hand-off has waited since.
+    fn is_quiet(&mut self, places: &[usize]) -> bool {
+        if !self.actors.iter().all(|actor| actor.has_called(places)) {
             return false;
         }
         let since = *self.answers.called_at.get_or_insert(self.now);
@@ -230,9 +229,8 @@ impl World {
     }
 
     fn begin_call(&mut self, actor: usize, places: &[usize]) -> Option<Asked> {
-        let quiet = self.is_quiet();
         if self.calm && self.actors[actor].has_called(places) {
-            return match quiet {
+            return match self.is_quiet(places) {
                 true => self.begin_cut(actor, places, true),
                 false => None,
             };
@@ -445,16 +443,17 @@ impl World {
                     let session = this.sessions.entry(place).or_default();
                     match session.on_result(status) {
                         Ok(false) => {}
-                        Ok(true) => answer = Some(Ok(reply.to_vec())),
-                        Err(()) => answer = Some(Err(status)),
+                        Ok(true) => answer = Some(Ok(reply)),
+                        Err(()) => answer = Some(Err(())),
                     }
                 }
-                (Way::Query, RequestStatus::Done) => answer = Some(Ok(reply.to_vec())),
+                (Way::Query | Way::Past(_, false), RequestStatus::Done) => {
+                    answer = Some(Ok(reply));
+                }
                 (Way::Past(asking, true), RequestStatus::Done) => {
                     let step = asking.on_tick();
                     return self.take_step(actor, step);
                 }
-                (Way::Past(_, false), RequestStatus::Done) => answer = Some(Ok(reply.to_vec())),
                 (Way::Past(asking, false), status) => {
                     let step = asking.on_read(status, self.now);
                     return match step {
@@ -472,8 +471,8 @@ impl World {
             return;
         };
         match answer {
-            Ok(reply) => self.on_answer(actor, &asked, &reply),
-            Err(_) => {
+            Ok(reply) => self.on_answer(actor, &asked, reply),
+            Err(()) => {
                 // Perhaps executed: its session has ended.
                 self.count("session lost with a payment");
                 self.give_up(actor);
