@@ -61,7 +61,8 @@ impl World {
 
     /// Whether these may die, and the membership of shards, if there is one, continues.
     fn continues_without(&mut self, gone: &[usize]) -> bool {
-        let outlived = self.may_crash(gone);
+        // A process that is down tells no view, and the newest may be its own.
+        let outlived = self.processes.iter().all(|it| it.up) && self.may_crash(gone);
         outlived && (!self.follows_view || self.majority_is_at_work_without(gone))
     }
 
