@@ -66,7 +66,7 @@ pub struct WhimsicalArchive {
 }
 
 impl WhimsicalArchive {
-    /// With so many bytes of each field in memory.
+    /// It leaves this many bytes of each field in memory.
     #[must_use]
     pub const fn new(in_memory: u64) -> Self {
         Self {

@@ -9,10 +9,16 @@
 //!   rewind    a fork answers as of a version: the first past value that ends behind it, or the present
 //! ```
 //!
-//! All fields are replicated and part of snapshots. Storage is shared by forks and copied where it
+//! All fields are replicated and part of snapshots. Past values may be [put away](crate::archive), at
+//! each member as its memory is. Storage is shared by forks and copied where it
 //! is written, one path of a tree at a time, so a snapshot delays no command.
 
-use crate::{Version, encoding};
+use crate::{
+    Version,
+    archive::Archive,
+    encoding,
+    past::{Loaded, Past, Progress, drop_until},
+};
 use quintet_replica::{RestoreError, digest::hash_wide};
 use rpds::RedBlackTreeMapSync;
 use serde::{Serialize, de::DeserializeOwned};
@@ -77,6 +83,15 @@ pub struct Held {
     pub value: Option<Vec<u8>>,
 }
 
+impl Held {
+    fn past<V: Value>(past: &Past<V>) -> Self {
+        Self {
+            since: past.since,
+            value: past.encoding(),
+        }
+    }
+}
+
 /// The operations of the machine around a service on a field of any type. For this crate.
 pub trait AnyField: Send {
     /// The service has been made: its content is what every member begins with.
@@ -91,13 +106,13 @@ pub trait AnyField: Send {
     fn changed(&mut self) -> Result<bool, String>;
     /// That command is over. Its changes are of this version; where there is none, nothing changed
     /// that has versions.
-    fn commit(&mut self, version: u64);
+    fn commit(&mut self, version: u64, archive: &dyn Archive);
     /// The command panicked: what it has changed is as it was, as far as earlier versions show it.
     fn undo(&mut self);
     /// Of a fork: answers as of this version from now on.
     fn rewind(&mut self, version: u64);
     /// Versions below this one are not asked for any more.
-    fn trim(&mut self, horizon: u64);
+    fn trim(&mut self, horizon: u64, archive: &dyn Archive);
     /// Bytes that only past versions need.
     fn past_bytes(&self) -> u64;
     /// Bytes of all, about.
@@ -110,7 +125,7 @@ pub trait AnyField: Send {
     ///
     /// # Errors
     /// When it is malformed.
-    fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError>;
+    fn read_record(&mut self, record: &[u8], archive: &dyn Archive) -> Result<(), RestoreError>;
     /// All records were taken.
     fn finish_read(&mut self);
     /// Up to `limit` values, the newest first: of a map the values of this key. `None` where the
@@ -126,38 +141,6 @@ fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RestoreError> {
     encoding::decode(bytes).ok_or_else(broken)
 }
 
-/// A value of the past.
-#[derive(Clone, Debug)]
-struct Past<V> {
-    since: u64,
-    ends: u64,
-    value: Option<Arc<V>>,
-    bytes: u64,
-}
-
-/// Bytes for a past value besides its encoding.
-const PAST_WEIGHT: u64 = 48;
-
-/// `length` is that of the value's encoding, if there is one.
-fn past<V>(since: u64, ends: u64, value: Option<Arc<V>>, length: u64) -> Past<V> {
-    let bytes = PAST_WEIGHT + value.as_ref().map_or(0, |_| length);
-    Past {
-        since,
-        ends,
-        value,
-        bytes,
-    }
-}
-
-/// Drops what ends up to `horizon`, and gives the bytes that it needed.
-fn drop_until<V>(past: &mut VecDeque<Past<V>>, horizon: u64) -> u64 {
-    let mut bytes = 0;
-    while past.front().is_some_and(|first| first.ends <= horizon) {
-        bytes += past.pop_front().map_or(0, |first| first.bytes);
-    }
-    bytes
-}
-
 /// A value of which every version is kept, as long as the shard's [`Retention`](crate::Retention)
 /// says. A command that leaves its encoding as it was makes no version.
 pub struct Persistent<T> {
@@ -166,6 +149,7 @@ pub struct Persistent<T> {
     /// As it was before the command, once that has taken hold of it.
     before: Option<Arc<T>>,
     past: Arc<VecDeque<Past<T>>>,
+    progress: Progress,
     past_bytes: u64,
     /// Hash and length of the encoding: of the last version, and of the command's.
     known: (u128, u64),
@@ -181,6 +165,7 @@ impl<T: Value + Default> Default for Persistent<T> {
             since: 0,
             before: None,
             past: Arc::default(),
+            progress: Progress::default(),
             past_bytes: 0,
             known: (0, 0),
             next: (0, 0),
@@ -221,6 +206,7 @@ impl<T: Value + Default> Field for Persistent<T> {
             since: self.since,
             before: None,
             past: self.past.clone(),
+            progress: self.progress,
             past_bytes: self.past_bytes,
             known: self.known,
             next: self.next,
@@ -254,13 +240,21 @@ impl<T: Value> AnyField for Persistent<T> {
         Ok(changed)
     }
 
-    fn commit(&mut self, version: u64) {
+    fn commit(&mut self, version: u64, archive: &dyn Archive) {
         let Some(before) = self.before.take() else {
             return;
         };
-        let past = past(self.since, version, Some(before), self.known.1);
+        let past = Past::new(self.since, version, Some(before), self.known.1);
         self.past_bytes += past.bytes;
-        Arc::make_mut(&mut self.past).push_back(past);
+        self.progress.add(&past, archive);
+        let all = Arc::make_mut(&mut self.past);
+        all.push_back(past);
+        for _ in Progress::steps() {
+            match self.progress.next(all.len(), archive) {
+                Some(next) if self.progress.put_away(&mut all[next], archive) => {}
+                _ => break,
+            }
+        }
         self.since = version;
         self.known = self.next;
     }
@@ -276,13 +270,17 @@ impl<T: Value> AnyField for Persistent<T> {
         if let Some(past) = self.past.get(at)
             && let Some(value) = &past.value
         {
-            (self.since, self.value) = (past.since, value.clone());
+            (self.since, self.value) = (past.since, value.value());
         }
     }
 
-    fn trim(&mut self, horizon: u64) {
+    fn trim(&mut self, horizon: u64, archive: &dyn Archive) {
         if self.past.front().is_some_and(|past| past.ends <= horizon) {
-            self.past_bytes -= drop_until(Arc::make_mut(&mut self.past), horizon);
+            let (all, progress) = (Arc::make_mut(&mut self.past), &mut self.progress);
+            self.past_bytes -= drop_until(all, horizon, |dropped| {
+                progress.dropped(dropped, archive);
+                progress.drop_first();
+            });
         }
     }
 
@@ -300,11 +298,13 @@ impl<T: Value> AnyField for Persistent<T> {
             return false;
         }
         cursor.records += 1;
-        let (since, value) = match self.past.get(place) {
-            Some(past) => (past.since, past.value.as_deref()),
-            None => (self.since, Some(&*self.value)),
-        };
-        encoding::append(&(since, value), out);
+        match self.past.get(place) {
+            Some(past) => {
+                encoding::append(&past.since, out);
+                past.append(out);
+            }
+            None => encoding::append(&(self.since, Some(&*self.value)), out),
+        }
         true
     }
 
@@ -312,11 +312,12 @@ impl<T: Value> AnyField for Persistent<T> {
         self.before = None;
         self.since = 0;
         self.past = Arc::default();
+        self.progress = Progress::default();
         self.past_bytes = 0;
         self.is_read = false;
     }
 
-    fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
+    fn read_record(&mut self, record: &[u8], archive: &dyn Archive) -> Result<(), RestoreError> {
         let (since, value): (u64, Option<T>) = decoded(record)?;
         let value = Arc::new(value.ok_or_else(broken)?);
         let before = std::mem::replace(&mut self.value, value);
@@ -325,7 +326,8 @@ impl<T: Value> AnyField for Persistent<T> {
             if since <= self.since {
                 return Err(broken());
             }
-            let past = past(self.since, since, Some(before), self.known.1);
+            let mut past = Past::new(self.since, since, Some(before), self.known.1);
+            self.progress.restore(&mut past, archive);
             self.past_bytes += past.bytes;
             Arc::make_mut(&mut self.past).push_back(past);
         }
@@ -343,13 +345,11 @@ impl<T: Value> AnyField for Persistent<T> {
         if key.is_some() {
             return None;
         }
-        let held = |since, value: Option<&T>| Held {
-            since,
-            value: value.map(encoding::encode),
-        };
-        let now = std::iter::once(held(self.since, Some(&self.value)));
-        let past = self.past.iter().rev();
-        let past = past.map(|past| held(past.since, past.value.as_deref()));
+        let now = std::iter::once(Held {
+            since: self.since,
+            value: Some(encoding::encode(&*self.value)),
+        });
+        let past = self.past.iter().rev().map(Held::past);
         // No command made the value that every service begins with.
         let told = now.chain(past).filter(|held| held.since > 0);
         Some(told.take(limit).collect())
@@ -366,15 +366,17 @@ struct Slot<V> {
     past: VecDeque<Past<V>>,
 }
 
-impl<V> Slot<V> {
-    fn at(&self, version: Option<u64>) -> (u64, Option<&Arc<V>>) {
+impl<V: Value> Slot<V> {
+    /// Since when which value is there, as of a version.
+    fn at<'a>(&'a self, version: Option<u64>, loaded: &'a Loaded<V>) -> (u64, Option<&'a V>) {
         if let Some(version) = version {
             let at = self.past.partition_point(|past| past.ends <= version);
             if let Some(past) = self.past.get(at) {
-                return (past.since, past.value.as_ref());
+                let value = past.value.as_ref();
+                return (past.since, value.map(|kept| loaded.value(kept)));
             }
         }
-        (self.since, self.now.as_ref())
+        (self.since, self.now.as_deref())
     }
 }
 
@@ -400,6 +402,8 @@ pub struct ServiceMap<K, V, const PAST: bool> {
     as_of: Option<u64>,
     /// Which keys have past values, in the order in which these end.
     ends: VecDeque<(u64, K)>,
+    progress: Progress,
+    loaded: Loaded<V>,
     past_bytes: u64,
     bytes: u64,
 }
@@ -417,26 +421,36 @@ impl<K: Ord, V, const PAST: bool> Default for ServiceMap<K, V, PAST> {
             touched: BTreeMap::new(),
             as_of: None,
             ends: VecDeque::new(),
+            progress: Progress::default(),
+            loaded: Loaded::default(),
             past_bytes: 0,
             bytes: 0,
         }
     }
 }
 
-impl<K: Ord + fmt::Debug, V: fmt::Debug, const PAST: bool> fmt::Debug for ServiceMap<K, V, PAST> {
+impl<K: Ord + fmt::Debug, V: Value + fmt::Debug, const PAST: bool> fmt::Debug
+    for ServiceMap<K, V, PAST>
+{
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_map().entries(self.iter()).finish()
     }
 }
 
-impl<K: Ord, V, const PAST: bool> ServiceMap<K, V, PAST> {
+impl<K: Ord, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
+    fn entries<'a>(
+        &'a self,
+        slots: impl Iterator<Item = (&'a K, &'a Slot<V>)>,
+    ) -> impl Iterator<Item = (&'a K, &'a V)> {
+        slots.filter_map(|(key, slot)| Some((key, slot.at(self.as_of, &self.loaded).1?)))
+    }
+
     /// The value under a key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
-        let (_, value) = self.slots.get(key)?.at(self.as_of);
-        value.map(|value| &**value)
+        self.slots.get(key)?.at(self.as_of, &self.loaded).1
     }
 
     /// Whether there is such a key.
@@ -449,7 +463,7 @@ impl<K: Ord, V, const PAST: bool> ServiceMap<K, V, PAST> {
 
     /// The entries in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        entries(self.slots.iter(), self.as_of)
+        self.entries(self.slots.iter())
     }
 
     /// The entries from this key on, in the order of the keys.
@@ -458,7 +472,7 @@ impl<K: Ord, V, const PAST: bool> ServiceMap<K, V, PAST> {
         K: Borrow<Q>,
     {
         let range = (Bound::Included(key), Bound::Unbounded);
-        entries(self.slots.range(range), self.as_of)
+        self.entries(self.slots.range(range))
     }
 
     /// Number of entries. Walks over them all where it is asked for an earlier version.
@@ -480,23 +494,16 @@ impl<K: Ord, V, const PAST: bool> ServiceMap<K, V, PAST> {
     }
 }
 
-impl<K: Ord, V> PersistentMap<K, V> {
+impl<K: Ord, V: Value> PersistentMap<K, V> {
     /// The value under a key and the version that set it; in a command that has set it itself, the
     /// version before.
     pub fn get_versioned<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(Version, &V)>
     where
         K: Borrow<Q>,
     {
-        let (since, value) = self.slots.get(key)?.at(self.as_of);
-        value.map(|value| (Version(since), &**value))
+        let (since, value) = self.slots.get(key)?.at(self.as_of, &self.loaded);
+        value.map(|value| (Version(since), value))
     }
-}
-
-fn entries<'a, K: 'a, V: 'a>(
-    slots: impl Iterator<Item = (&'a K, &'a Slot<V>)>,
-    as_of: Option<u64>,
-) -> impl Iterator<Item = (&'a K, &'a V)> {
-    slots.filter_map(move |(key, slot)| Some((key, &**slot.at(as_of).1?)))
 }
 
 impl<K: Key, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
@@ -583,7 +590,7 @@ impl<V: Value> Slot<V> {
     /// Another value from this version on; gives the one before.
     fn follow(&mut self, value: Option<Arc<V>>, length: u64, since: u64) -> Past<V> {
         let before = std::mem::replace(&mut self.now, value);
-        let past = past(self.since, since, before, self.length);
+        let past = Past::new(self.since, since, before, self.length);
         (self.length, self.since) = (length, since);
         past
     }
@@ -600,6 +607,8 @@ impl<K: Key, V: Value, const PAST: bool> Field for ServiceMap<K, V, PAST> {
             as_of: self.as_of,
             // A fork is not written to.
             ends: VecDeque::new(),
+            progress: Progress::default(),
+            loaded: Loaded::default(),
             past_bytes: self.past_bytes,
             bytes: self.bytes,
         }
@@ -645,7 +654,7 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         Ok(PAST && !self.touched.is_empty())
     }
 
-    fn commit(&mut self, version: u64) {
+    fn commit(&mut self, version: u64, archive: &dyn Archive) {
         for (key, Touched { before, length }) in std::mem::take(&mut self.touched) {
             let Some(slot) = self.slots.get_mut(&key) else {
                 continue;
@@ -657,10 +666,22 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
             self.bytes = (self.bytes + slot.bytes(key_length)).saturating_sub(bytes);
             if PAST {
                 self.past_bytes += past.bytes;
+                self.progress.add(&past, archive);
                 slot.past.push_back(past);
                 self.ends.push_back((version, key));
             } else if slot.now.is_none() {
                 self.slots.remove_mut(&key);
+            }
+        }
+        for _ in Progress::steps() {
+            let Some(next) = self.progress.next(self.ends.len(), archive) else {
+                break;
+            };
+            let (ends, key) = &self.ends[next];
+            let slot = self.slots.get_mut(key).expect("a key that has a past");
+            let at = slot.past.partition_point(|past| past.ends < *ends);
+            if !self.progress.put_away(&mut slot.past[at], archive) {
+                break;
             }
         }
     }
@@ -675,15 +696,19 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         self.as_of = Some(version);
     }
 
-    fn trim(&mut self, horizon: u64) {
+    fn trim(&mut self, horizon: u64, archive: &dyn Archive) {
         while self.ends.front().is_some_and(|(ends, _)| *ends <= horizon) {
             let Some((_, key)) = self.ends.pop_front() else {
                 break;
             };
+            let progress = &mut self.progress;
+            progress.drop_first();
             let Some(slot) = self.slots.get_mut(&key) else {
                 continue;
             };
-            self.past_bytes -= drop_until(&mut slot.past, horizon);
+            self.past_bytes -= drop_until(&mut slot.past, horizon, |dropped| {
+                progress.dropped(dropped, archive);
+            });
             if slot.now.is_none() && slot.past.is_empty() {
                 self.slots.remove_mut(&key);
             }
@@ -718,13 +743,15 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
             cursor.done = true;
             return false;
         };
-        let (since, value) = match slot.past.get(cursor.records) {
-            Some(past) => (past.since, past.value.as_deref()),
-            None => (slot.since, slot.now.as_deref()),
-        };
+        match slot.past.get(cursor.records) {
+            Some(past) => {
+                encoding::append(&(key, past.since), out);
+                past.append(out);
+            }
+            None => encoding::append(&(key, slot.since, slot.now.as_deref()), out),
+        }
         cursor.records += 1;
         cursor.key = Some(encoding::encode(key));
-        encoding::append(&(key, since, value), out);
         true
     }
 
@@ -732,7 +759,7 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         *self = Self::default();
     }
 
-    fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
+    fn read_record(&mut self, record: &[u8], archive: &dyn Archive) -> Result<(), RestoreError> {
         let (key, since, value): (K, u64, Option<V>) = decoded(record)?;
         let (key_length, length) = (
             encoding::length(&key),
@@ -756,7 +783,8 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         }
         self.len -= usize::from(slot.now.is_some());
         let bytes = slot.bytes(key_length);
-        let past = slot.follow(value, length, since);
+        let mut past = slot.follow(value, length, since);
+        self.progress.restore(&mut past, archive);
         self.bytes = (self.bytes + slot.bytes(key_length)).saturating_sub(bytes);
         self.past_bytes += past.bytes;
         slot.past.push_back(past);
@@ -779,13 +807,11 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         let Some(slot) = self.slots.get(&key) else {
             return Some(Vec::new());
         };
-        let held = |since, value: Option<&Arc<V>>| Held {
-            since,
-            value: value.map(|value| encoding::encode(&**value)),
-        };
-        let now = std::iter::once(held(slot.since, slot.now.as_ref()));
-        let past = slot.past.iter().rev();
-        let past = past.map(|past| held(past.since, past.value.as_ref()));
+        let now = std::iter::once(Held {
+            since: slot.since,
+            value: slot.now.as_deref().map(encoding::encode),
+        });
+        let past = slot.past.iter().rev().map(Held::past);
         // No key is what every map begins with.
         let told = now.chain(past).filter(|held| held.since > 0);
         Some(told.take(limit).collect())
@@ -853,10 +879,10 @@ impl<T: Value> AnyField for Volatile<T> {
         }
         Ok(false)
     }
-    fn commit(&mut self, _: u64) {}
+    fn commit(&mut self, _: u64, _: &dyn Archive) {}
     fn undo(&mut self) {}
     fn rewind(&mut self, _: u64) {}
-    fn trim(&mut self, _: u64) {}
+    fn trim(&mut self, _: u64, _: &dyn Archive) {}
     fn past_bytes(&self) -> u64 {
         0
     }
@@ -871,7 +897,7 @@ impl<T: Value> AnyField for Volatile<T> {
         is_first
     }
     fn empty(&mut self) {}
-    fn read_record(&mut self, record: &[u8]) -> Result<(), RestoreError> {
+    fn read_record(&mut self, record: &[u8], _: &dyn Archive) -> Result<(), RestoreError> {
         self.value = Arc::new(decoded(record)?);
         self.length = record.len() as u64;
         Ok(())

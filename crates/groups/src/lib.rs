@@ -10,6 +10,7 @@
 //! There is no thread, socket or clock here, so the simulator drives what programs run. Programs use
 //! `quintet::groups`, which adds handles and members.
 
+pub mod archive;
 pub mod call;
 pub mod context;
 pub mod delivery;
@@ -19,6 +20,7 @@ pub mod fields;
 pub mod hand_off;
 pub mod machine;
 pub mod notices;
+mod past;
 pub mod place;
 pub mod service;
 pub mod when;

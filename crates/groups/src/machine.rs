@@ -15,6 +15,7 @@
 //! snapshots are, too.
 
 use crate::{
+    archive::{Archive, NoArchive},
     call::{self, Around, Call, Delivery, Fault, Kind, Made, Told},
     context::CallContext,
     encoding,
@@ -91,12 +92,24 @@ enum Record {
 }
 
 /// Where a machine runs: no part of its state.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Here {
     /// The number of the member.
     pub member: u16,
     /// Shared by the machines of all shards there.
     pub lending: Arc<Lending>,
+    /// Where past values go that are not kept in memory.
+    pub archive: Arc<dyn Archive>,
+}
+
+impl Default for Here {
+    fn default() -> Self {
+        Self {
+            member: 0,
+            lending: Arc::default(),
+            archive: Arc::new(NoArchive),
+        }
+    }
 }
 
 /// A service around which the rest of Quintet is built.
@@ -318,7 +331,9 @@ impl<S: Methods> ServiceMachine<S> {
         let made = self.hand_offs.add(wanted.hand_offs, time);
         self.header.time = time;
         let version = self.header.version + u64::from(changed);
-        self.service.each_mut(&mut |_, field| field.commit(version));
+        let archive = &*self.here.archive;
+        self.service
+            .each_mut(&mut |_, field| field.commit(version, archive));
         if changed {
             self.add_version();
         }
@@ -359,7 +374,9 @@ impl<S: Methods> ServiceMachine<S> {
             self.header.horizon += 1;
             self.times.pop_front();
             let horizon = self.header.horizon;
-            self.service.each_mut(&mut |_, field| field.trim(horizon));
+            let archive = &*self.here.archive;
+            self.service
+                .each_mut(&mut |_, field| field.trim(horizon, archive));
         }
     }
 
@@ -479,11 +496,12 @@ impl<S: Methods> ServiceMachine<S> {
                 self.times.extend(times);
             }
             Record::Field => {
+                let archive = &*self.here.archive;
                 let mut read = Ok(());
                 // A field that the service has no more is left out.
                 self.service.each_mut(&mut |number, it| {
                     if number == field {
-                        read = it.read_record(bytes);
+                        read = it.read_record(bytes, archive);
                     }
                 });
                 read?;
@@ -709,11 +727,17 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
         };
         let asked = match version.and_then(|version| Some((version, self.time_of(version)?))) {
             Some((version, time)) => {
-                let mut past = self.service.fork();
-                if !self.injected.is(Bug::PastWithoutRewind) {
-                    past.each_mut(&mut |_, field| field.rewind(version));
+                let rewound = call::guarded(|| {
+                    let mut past = self.service.fork();
+                    if !self.injected.is(Bug::PastWithoutRewind) {
+                        past.each_mut(&mut |_, field| field.rewind(version));
+                    }
+                    past
+                });
+                match rewound {
+                    Ok(past) => self.ask(&past, (around, call), (version, time), reply),
+                    Err(message) => Err(self.panicked(call.method, message, false)),
                 }
-                self.ask(&past, (around, call), (version, time), reply)
             }
             None if matches!(call.kind, Kind::QueryAtTime | Kind::QueryAtVersion(_)) => {
                 Err(Fault::Trimmed {

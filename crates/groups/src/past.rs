@@ -14,7 +14,7 @@ pub(crate) struct Past<V> {
     pub since: u64,
     pub ends: u64,
     pub value: Option<Kept<V>>,
-    /// What it counts for: the same at every member, wherever it is.
+    /// Its weight for retention: the same at every member, wherever the value is.
     pub bytes: u64,
 }
 

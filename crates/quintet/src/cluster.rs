@@ -182,6 +182,11 @@ impl Local {
         self
     }
 
+    /// Where the data is, if it is to stay.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.directory.clone()
+    }
+
     /// How long a command may take. The default: 10 seconds.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {

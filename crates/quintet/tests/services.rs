@@ -108,6 +108,70 @@ fn group_started_again_in_its_directory_has_its_past() {
     assert_eq!(counter(&group).at(first.time).value().wait(), Ok(3));
 }
 
+/// A value that is kept with all its versions.
+#[derive(Default, Service)]
+struct Document {
+    text: Persistent<Vec<u8>>,
+}
+
+#[service]
+impl Document {
+    #[ordered]
+    fn set(&mut self, text: &[u8]) {
+        *self.text = text.to_vec();
+    }
+    #[query]
+    fn first(&self) -> (Option<u8>, usize) {
+        (self.text.first().copied(), self.text.len())
+    }
+}
+
+/// Files of past values in a directory: they have no names.
+#[cfg(target_os = "linux")]
+fn unnamed_files_in(directory: &std::path::Path) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").expect("there");
+    let open = open.filter_map(|it| std::fs::read_link(it.ok()?.path()).ok());
+    let is_one = |path: &std::path::PathBuf| {
+        path.parent() == Some(directory) && path.to_string_lossy().ends_with("(deleted)")
+    };
+    open.filter(is_one).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn past_larger_than_its_memory_is_on_disk_and_answers() {
+    const LENGTH: usize = 512 << 10;
+    let directory = tempfile::tempdir().expect("a directory");
+    let start = || {
+        let group = Group::local(2).directory(directory.path());
+        let group = group.one::<Document>("document");
+        group.start().expect("it starts")
+    };
+    let document = |group: &Group| -> Shard<Document> { group.shard("document", 0).expect("one") };
+    let check = |group: &Group| {
+        for version in 1..=100u8 {
+            let told = document(group).at(Version(version.into())).first().wait();
+            assert_eq!(told, Ok((Some(version), LENGTH)));
+        }
+        assert!(
+            unnamed_files_in(directory.path()) >= 2,
+            "one of each member"
+        );
+    };
+    let group = start();
+    for version in 1..=100u8 {
+        document(&group)
+            .ordered()
+            .set(&vec![version; LENGTH])
+            .wait()
+            .expect("set");
+    }
+    check(&group);
+    drop(group);
+    assert_eq!(unnamed_files_in(directory.path()), 0);
+    check(&start());
+}
+
 mod other {
     use super::*;
 

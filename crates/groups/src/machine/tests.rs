@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{
-    CallError, Done, Persistent, PersistentMap, Service, Version, Volatile, VolatileMap, service,
+    CallError, Done, Persistent, PersistentMap, Service, Version, Volatile, VolatileMap,
+    archive::{Archived, WhimsicalArchive},
+    service,
 };
 use proptest::prelude::*;
 use quintet_replica::{CommandTime, Position};
@@ -83,8 +85,16 @@ type All = (i64, Vec<(String, i64)>, usize);
 
 impl<S: Methods> Rig<S> {
     fn new(retention: Retention) -> Self {
+        Self::with_archive(retention, Arc::new(NoArchive))
+    }
+
+    fn with_archive(retention: Retention, archive: Arc<dyn Archive>) -> Self {
+        let here = Here {
+            archive,
+            ..Here::default()
+        };
         Self {
-            machine: ServiceMachine::new(retention),
+            machine: ServiceMachine::new(retention).at_member(here),
             time: 100,
         }
     }
@@ -147,7 +157,8 @@ impl<S: Methods> Rig<S> {
 
     /// The same state by way of a snapshot, cut by this budget.
     fn copied(&mut self, budget: usize) -> Self {
-        let mut copy = Self::new(self.machine.retention);
+        let archive = self.machine.here.archive.clone();
+        let mut copy = Self::with_archive(self.machine.retention, archive);
         copy.time = self.time;
         self.machine.begin_snapshot();
         copy.machine.begin_restore();
@@ -203,9 +214,16 @@ proptest! {
         versions in 0u64..12,
         bytes in prop_oneof![Just(u64::MAX), 0u64..900],
         age in prop_oneof![Just(None), (0u64..8).prop_map(Some)],
+        in_memory in prop_oneof![Just(None), (0u64..20).prop_map(Some)],
     ) {
         let age = age.map(Duration::from_nanos);
-        let mut rig = Rig::<Ledger>::new(Retention { versions, bytes, age });
+        let archive: Arc<dyn Archive> = match in_memory {
+            Some(bytes) => Arc::new(WhimsicalArchive::new(bytes)),
+            None => Arc::new(NoArchive),
+        };
+        let retention = Retention { versions, bytes, age };
+        let mut rig = Rig::<Ledger>::with_archive(retention, archive);
+        let mut other = Rig::<Ledger>::new(retention);
         let mut now: BTreeMap<String, i64> = BTreeMap::new();
         let seen = |now: &BTreeMap<String, i64>| -> All {
             let all = now.iter().map(|(name, it)| (name.clone(), *it)).collect();
@@ -219,20 +237,26 @@ proptest! {
                 Step::Put(name, amount) => {
                     let name = name.to_string();
                     let put = rig.ordered::<Option<i64>>("put", &(&name, amount));
+                    let _ = other.ordered::<Option<i64>>("put", &(&name, amount));
                     prop_assert_eq!(put.expect("executed").value, now.insert(name, amount));
                     makes = true;
                 }
                 Step::Close(name) => {
                     let name = name.to_string();
                     let closed = rig.ordered::<bool>("close", &(&name,)).expect("executed");
+                    let _ = other.ordered::<bool>("close", &(&name,));
                     prop_assert_eq!(closed.value, now.remove(&name).is_some());
                 }
                 Step::Touch => {
                     let made = rig.ordered::<Version>("touch", &()).expect("executed");
+                    let _ = other.ordered::<Version>("touch", &());
                     prop_assert_eq!(made.value, made.version);
                     makes = true;
                 }
-                Step::Time(by) => rig.time += by,
+                Step::Time(by) => {
+                    rig.time += by;
+                    other.time += by;
+                }
                 Step::Copy(budget) => {
                     let copy = rig.copied(budget);
                     prop_assert_eq!(copy.machine.digest(), rig.machine.digest());
@@ -271,9 +295,57 @@ proptest! {
             }
         }
         let whole = rig.machine.digest();
+        prop_assert_eq!(other.machine.digest(), whole, "wherever the past is");
         prop_assert_eq!(stepped(&mut rig.machine, 1), whole);
         prop_assert_eq!(stepped(&mut rig.machine, 10_000), whole);
     }
+}
+
+/// Takes all, and gives other bytes back once it is damaged.
+#[derive(Debug, Default)]
+struct Damaged(Arc<std::sync::atomic::AtomicBool>);
+
+#[derive(Debug)]
+struct Rotten(Vec<u8>, Arc<std::sync::atomic::AtomicBool>);
+
+impl Archive for Damaged {
+    fn in_memory(&self) -> u64 {
+        0
+    }
+    fn takes(&self, length: u64) -> bool {
+        length > 0
+    }
+    fn put(&self, bytes: Vec<u8>, _: bool) -> Option<Arc<dyn Archived>> {
+        Some(Arc::new(Rotten(bytes, self.0.clone())))
+    }
+}
+
+impl Archived for Rotten {
+    fn read(&self) -> std::io::Result<bytes::Bytes> {
+        let mut bytes = self.0.clone();
+        bytes[0] ^= u8::from(self.1.load(std::sync::atomic::Ordering::Relaxed));
+        Ok(bytes.into())
+    }
+}
+
+#[test]
+fn damaged_past_value_is_an_error_and_never_an_answer() {
+    let archive = Damaged::default();
+    let is_damaged = archive.0.clone();
+    let mut rig = Rig::<Ledger>::with_archive(Retention::default(), Arc::new(archive));
+    for amount in 1..4 {
+        rig.ordered::<Option<i64>>("put", &("a", amount))
+            .expect("executed");
+    }
+    let (_, told) = rig.past::<All>(Kind::QueryAtVersion(1), 100, "all");
+    assert_eq!(told.expect("kept").value.0, 1);
+    is_damaged.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (_, told) = rig.past::<All>(Kind::QueryAtVersion(1), 100, "all");
+    let Err(CallError::Panicked { message, .. }) = told else {
+        panic!("{told:?}");
+    };
+    assert!(message.contains("restart the member"), "{message}");
+    assert_eq!(rig.query::<All>("all", &()).expect("the present").0, 3);
 }
 
 #[test]

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Values end in the order in which they are put away, so files empty in their order. A file is
-//! deleted as soon as it is open, and ends with the process. What cannot be written stays in memory,
-//! where the shard's retention bounds it.
+//! deleted as soon as it is open, and ends with the process. Values that cannot be written
+//! stay in memory, where the shard's retention bounds them.
 
 use super::Bytes;
 use quintet_groups::archive::{Archive, Archived};
@@ -53,7 +53,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Counts so many more; false when there is no room, or never will be.
+    /// Counts this many more; false when there is no room, or never will be.
     fn add(&self, length: u64, waits: bool) -> bool {
         let mut bytes = locked(&self.bytes);
         while let Some(waiting) = *bytes {
@@ -132,7 +132,7 @@ struct Files {
 }
 
 impl Files {
-    /// A place for so many bytes.
+    /// A place for that number of bytes.
     fn place(&self, length: u64) -> io::Result<(Arc<File>, u64)> {
         let mut open = locked(&self.open);
         let (file, offset) = match open.take() {
@@ -243,7 +243,7 @@ mod tests {
         waiting.end(Ok(WAITING_MAX + 1));
         assert!(waiting.add(1, false));
         waiting.end(Err(io::ErrorKind::StorageFull.into()));
-        assert!(!waiting.add(1, true), "nobody waits for a broken disk");
+        assert!(!waiting.add(1, true), "no value waits for a broken disk");
     }
 
     #[test]

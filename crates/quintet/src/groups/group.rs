@@ -8,6 +8,7 @@
 
 use super::{
     CallError, Retention,
+    archive::Writer,
     calls::{Calls, Way},
     courier::Courier,
     entry::{ServiceEntry, ShardEntry},
@@ -22,7 +23,7 @@ use crate::{
     Cluster, Error,
     cluster::{Local, Own},
 };
-use quintet_groups::{Methods, place::Lending};
+use quintet_groups::{Methods, archive::NoArchive, place::Lending};
 use quintet_replica::{
     At, GroupId, ReplicaId, RestoreError, SnapshotProgress, StateMachine, Terms, digest::hash_wide,
 };
@@ -213,6 +214,11 @@ impl LocalGroup {
                 |service: &&ServiceEntry| (service.name.to_owned(), u64::from(service.terms));
             terms = services.iter().map(term).collect();
         }
+        let past = local.path().map(Writer::start).transpose();
+        let past = past.map_err(|error| Error::System {
+            what: "starting a thread".to_owned(),
+            error,
+        })?;
         let lending: Mutex<BTreeMap<ReplicaId, Arc<Lending>>> = Mutex::default();
         let machines: SharedMachines = Arc::new(move |replica, group| match group.0 {
             0 if is_divided => Box::new(Above(terms.clone())),
@@ -223,6 +229,9 @@ impl LocalGroup {
                 let here = Here {
                     member: replica.0,
                     lending: lending.entry(replica).or_default().clone(),
+                    archive: past
+                        .as_ref()
+                        .map_or_else(|| Arc::new(NoArchive) as _, Writer::archive),
                 };
                 (service.machine)(retention, destinations.clone(), here)
             }

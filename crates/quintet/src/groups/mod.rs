@@ -69,6 +69,7 @@
 //! are replicated too, and have no past.
 
 mod answering;
+mod archive;
 mod at_members;
 mod calls;
 mod client;

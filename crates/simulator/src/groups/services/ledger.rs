@@ -3,13 +3,17 @@
 use super::subgroup;
 use quintet::{
     CallContext, Persistent, PersistentMap, Retention, Service,
+    archive::WhimsicalArchive,
     hand_off::{Destination, Destinations},
-    machine::ServiceMachine,
+    machine::{Here, ServiceMachine},
     service,
 };
 use quintet_replica::{Injected, StateMachine};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// So few that most of what is read of the past was put away.
+const PAST_IN_MEMORY: u64 = 40;
 
 /// Counts who has paid, and what was handed off and received.
 #[derive(Default, Service)]
@@ -83,5 +87,9 @@ pub(in crate::groups) fn machine(
     });
     let destinations = Destinations(destinations.collect());
     let machine = ServiceMachine::<Ledger>::new(retention).handing_off_to(destinations);
+    let machine = machine.at_member(Here {
+        archive: Arc::new(WhimsicalArchive::new(PAST_IN_MEMORY)),
+        ..Here::default()
+    });
     Box::new(machine.with_injected(bug))
 }
