@@ -20,7 +20,7 @@ pub struct BugSpec {
     /// The additions of its campaign to the ordinary one, as words of the command line. A word
     /// `transcript` says that chance hardly reaches it and a script does; `conformance PROTOCOL
     /// SCENARIO` that no campaign does what a scenario of the conformance kit does; `groups` or
-    /// `shards` that worlds with several groups do.
+    /// `shards` that worlds with several groups do; `tests` that a test of the protocol's own does.
     pub campaign: &'static str,
 }
 

@@ -584,6 +584,12 @@ impl<P: Protocol> Context<'_, P> {
         self.emit(Effect::Halt(reason));
     }
 
+    /// The contents of its memory count no more: its process ends and starts again, with what
+    /// is on its disk. The message says why.
+    pub fn start_again(&mut self, reason: String) {
+        self.emit(Effect::StartAgain(reason));
+    }
+
     /// The journal does not say what this replica has accepted: it stops.
     pub fn halt_damaged(&mut self) {
         self.halt(String::from(

@@ -262,6 +262,8 @@ pub enum Effect {
     Mark(&'static str),
     /// The replica cannot continue: stop it with this message.
     Halt(String),
+    /// The contents of its memory count no more: its process starts again, with its disk.
+    StartAgain(String),
 }
 
 /// A change of a link.

@@ -128,6 +128,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                         Some(words) => scenario(words, spec.name),
                         None if words == "groups" => world(Worlds::Pinned, spec.name, seeds),
                         None if words == "services" => world(Worlds::Services, spec.name, seeds),
+                        None if words == "tests" => Some((0, "the protocol's own tests".into())),
                         None if words == "shards" => world(Worlds::Shards, spec.name, seeds),
                         None => match campaign(protocol, spec.name, words) {
                             Ok(campaign) => search(campaign, seeds),

@@ -41,6 +41,10 @@ pub(super) struct CatchUp {
     fetching: Option<Slot>,
     /// This replica holds a shard's log because its operator begins it again with nothing.
     pub begun_again: bool,
+    /// Something of the log, or a state, was requested from others since the start.
+    pub has_asked: bool,
+    /// The generation of the shard that the log here is of, where that generation counts no more.
+    pub old: Option<u64>,
     /// How far the members were, for others that fetch the same log.
     pub lately: Lately,
 }
@@ -82,6 +86,7 @@ impl CatchUp {
     ) {
         if self.fetching.is_none_or(|fetching| fetching < at_least) {
             self.fetching = Some(at_least);
+            self.has_asked = true;
             ctx.fetch_state(from, at_least);
         }
     }

@@ -4,7 +4,7 @@ use super::message::{Join, Member};
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Incarnation, ReplicaId, ReplicaSet, Time,
+    ReplicaId, ReplicaSet, Time,
     parts::{Admission, Waiting},
 };
 
@@ -27,10 +27,10 @@ impl Joins {
         self.last[from.index()] = Some((join, now));
     }
 
-    /// The incarnation that a replica told last.
-    pub fn incarnation(&self, id: ReplicaId) -> Option<Incarnation> {
+    /// The count of its starts that a replica told last.
+    pub fn starts(&self, id: ReplicaId) -> Option<u64> {
         let (join, _) = self.last[id.index()].as_ref()?;
-        Some(join.incarnation)
+        Some(join.starts)
     }
 
     pub fn clear(&mut self) {

@@ -63,6 +63,11 @@ pub struct ShardView {
     /// The end of the log of `before`: all slots up to here are delivered, and of those above only
     /// what was ordered in `active_in` ever will be.
     pub base: Slot,
+    /// How often it was begun again with nothing: logs of earlier generations count no more.
+    pub generation: u64,
+    /// The members of the whole view in which it was last active. Empty where an earlier version
+    /// has written it: not known.
+    pub among: ReplicaSet,
 }
 
 impl View {
@@ -169,6 +174,8 @@ pub struct Holding {
     pub complete: bool,
     /// Because an operator begins it again with nothing, in the place of what all have lost.
     pub begun_again: bool,
+    /// See [`ShardView::generation`]: of this one it is, or in the place of this one.
+    pub generation: u64,
     /// It keeps entries from here on.
     pub first: Slot,
     /// Everything up to here is delivered.
@@ -382,8 +389,9 @@ request_message!(Message);
 wire! { struct Body { time, batches } }
 wire! { struct Member [18] { id, starts as Number, incarnation } }
 
-/// In the number of members: shards follow.
+/// In the number of members: shards follow, with their generations or, in earlier versions, without.
 const SHARDED: u32 = 1 << 31;
+const GENERATIONS: u32 = 1 << 30;
 
 impl Wire for View {
     const SIZE_MIN: usize = 38;
@@ -393,21 +401,26 @@ impl Wire for View {
         if self.shards.is_empty() {
             return self.members.put(writer);
         }
-        writer.u32(self.members.len() as u32 | SHARDED);
+        writer.u32(self.members.len() as u32 | SHARDED | GENERATIONS);
         self.members.iter().for_each(|member| member.put(writer));
         self.shards.put(writer);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let (number, base) = (reader.number("view")?, reader.slot("base")?);
         let count = reader.u32("members")?;
-        let (count, sharded) = ((count & !SHARDED) as usize, count & SHARDED != 0);
+        let (sharded, numbered) = (count & SHARDED != 0, count & GENERATIONS != 0);
+        let count = (count & !(SHARDED | GENERATIONS)) as usize;
         if count > ReplicaSet::MEMBERS_MAX {
             return Err(DecodeError::Bad("members"));
         }
         let members = (0..count).map(|_| Member::decode(reader));
         let members = members.collect::<Result<_, _>>()?;
         let shards: Vec<ShardView> = match sharded {
-            true => Field::get(reader, "shards")?,
+            true if numbered => Field::get(reader, "shards")?,
+            true => {
+                let shards: Vec<Unnumbered> = Field::get(reader, "shards")?;
+                shards.into_iter().map(|Unnumbered(shard)| shard).collect()
+            }
             false => Vec::new(),
         };
         let view = Self {
@@ -417,7 +430,7 @@ impl Wire for View {
             shards,
         };
         let possible = is_ascending(&view) && has_possible_shards(&view);
-        if !possible || sharded && view.shards.is_empty() {
+        if !possible || sharded && view.shards.is_empty() || numbered && !sharded {
             return Err(DecodeError::Bad("View"));
         }
         Ok(view)
@@ -433,10 +446,40 @@ fn has_possible_shards(view: &View) -> bool {
 }
 
 wire! {
-    struct ShardView [72] { members, senders, targets, active_in as Number, before as Number, base }
+    struct ShardView [96] {
+        members, senders, targets, active_in as Number, before as Number, base,
+        generation as Number, among
+    }
 }
+
+/// A shard as views of earlier versions have it.
+struct Unnumbered(ShardView);
+
+impl Wire for Unnumbered {
+    const SIZE_MIN: usize = 72;
+    fn encode(&self, writer: &mut Writer<'_>) {
+        let Self(shard) = self;
+        let sets = [shard.members, shard.senders, shard.targets];
+        sets.iter().for_each(|set| set.put(writer));
+        let words = [shard.active_in, shard.before, shard.base.0];
+        words.iter().for_each(|word| writer.u64(*word));
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self(ShardView {
+            members: Field::get(reader, "members")?,
+            senders: Field::get(reader, "senders")?,
+            targets: Field::get(reader, "targets")?,
+            active_in: reader.number("active_in")?,
+            before: reader.number("before")?,
+            base: reader.slot("base")?,
+            generation: 0,
+            among: ReplicaSet::EMPTY,
+        }))
+    }
+}
+
 wire! { struct Held [9] { complete, sure } }
-wire! { struct Holding [30] { shard, complete, begun_again, first, sure, end } }
+wire! { struct Holding [38] { shard, complete, begun_again, generation as Number, first, sure, end } }
 
 fn is_ascending(view: &View) -> bool {
     !view.members.is_empty() && view.members.is_sorted_by(|a, b| a.id < b.id)

@@ -295,7 +295,7 @@ impl Protocol for Derecho {
         // A member that does not send reads all the same.
         let reads = takes || at.is_some() && self.takes_part(at);
         let rejects = |level| match level {
-            Level::Stale => false,
+            Level::Stale => at.is_some() && self.of(at).catch_up.old.is_some(),
             Level::Linearizable => !reads,
             Level::Ordered => !takes,
         };
@@ -572,11 +572,19 @@ impl Protocol for Derecho {
         };
         let mut details = vec![
             ("members", list(of.members)),
+            ("senders", list(of.senders)),
             ("targets", list(of.targets)),
             ("active_in", of.active_in.to_string()),
             ("base", of.base.to_string()),
+            ("generation", of.generation.to_string()),
             ("complete", self.membership.is_held(shard).to_string()),
         ];
+        if takes_part {
+            details.push((
+                "ordered from",
+                list(stream.senders().iter().copied().collect()),
+            ));
+        }
         if !view.is_active(shard) {
             details.push(("lacks", self.lacks(shard)));
         }
@@ -677,7 +685,7 @@ impl Protocol for Derecho {
             let (log, order) = (&shard.log, &shard.order);
             [
                 shard.begun,
-                u64::from(shard.holds),
+                u64::from(shard.holds) | shard.catch_up.old.map_or(0, |old| 2 | old << 2),
                 log.end().0,
                 log.durable().0,
                 log.sure().0,

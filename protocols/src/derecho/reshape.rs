@@ -40,6 +40,8 @@ pub(super) fn first(layout: &Layout, members: usize) -> Vec<ShardView> {
             active_in: u64::from(active),
             before: 0,
             base: Slot(0),
+            generation: 0,
+            among: ReplicaSet::all(members),
         }
     });
     shards.collect()
@@ -113,7 +115,8 @@ impl Choice<'_> {
 
 impl Derecho {
     /// The members of the view that hold a shard's log, durably, and up to where. Those that begin it
-    /// again with nothing do so together, when they are a majority of all and no other one is there.
+    /// again with nothing do so together: when all members of the view have told what they hold, no
+    /// other one holds it, and they are a majority of those among whom it was last active.
     pub(super) fn holders(&self, shard: usize, there: ReplicaSet) -> Vec<(ReplicaId, Slot)> {
         let (view, stream) = (self.membership.view(), &self.shards[shard]);
         let block = stream.block.unwrap_or(0);
@@ -132,7 +135,17 @@ impl Derecho {
         };
         let live = both(there, self.membership.live());
         let mut holders: Vec<_> = live.iter().filter_map(&mut holder).collect();
-        if again.len() < holders.len() || again.len() < self.me.majority() {
+        let said = |id| self.holdings.of(id, view.number, shard);
+        let told = |id: ReplicaId| id == self.me.id() || said(id).is_some();
+        let holds_more =
+            |told: &Holding| told.complete && !told.begun_again && self.is_present(told);
+        let more = self.me.others().iter().filter_map(said).any(holds_more);
+        let among = match view.shards[shard].among {
+            ReplicaSet::EMPTY => ReplicaSet::all(self.me.members()),
+            among => among,
+        };
+        let most = both(again, among).len() * 2 > among.len();
+        if again.len() < holders.len() || more || !most || !live.iter().all(told) {
             holders.retain(|(id, _)| !again.contains(*id));
         }
         if !view.is_active(shard) {
@@ -151,6 +164,13 @@ impl Derecho {
             true => Some(self.holding(shard)),
             false => (self.holdings.of(id, self.membership.number(), shard)).copied(),
         }
+        .filter(|told| self.is_present(told))
+    }
+
+    /// Whether this is a log of the shard as it is now, and not of before it was begun again.
+    pub(super) fn is_present(&self, told: &Holding) -> bool {
+        let shard = &self.membership.view().shards[told.shard as usize];
+        told.generation == shard.generation
     }
 
     /// Whether a replica that fetches an active shard's log lacks little of it.
@@ -204,7 +224,7 @@ impl Derecho {
         let present: Vec<Candidate> = (there.iter())
             .map(|id| {
                 let holds = |shard: &usize| {
-                    let told = self.holdings.of(id, view.number, *shard);
+                    let told = self.told(id, *shard).filter(|_| id != self.me.id());
                     holders[*shard].iter().any(|(of, _)| *of == id)
                         || told.is_some_and(|told| told.complete)
                 };
@@ -256,10 +276,12 @@ impl Derecho {
                     active_in: number,
                     before: of.active_in,
                     base: Slot(0),
+                    among: there,
+                    ..of.clone()
                 };
             }
             let base = holding.clone().map(|(_, end)| *end).min();
-            let Some(base) = base.filter(|_| holding.count() >= min(shard)) else {
+            let Some(base) = base.filter(|_| holding.clone().count() >= min(shard)) else {
                 return ShardView {
                     targets,
                     ..of.clone()
@@ -271,6 +293,8 @@ impl Derecho {
             } else {
                 base
             };
+            let again = |id| self.told(id, shard).is_some_and(|told| told.begun_again);
+            let begins_again = !view.is_active(shard) && holding.clone().any(|(id, _)| again(*id));
             ShardView {
                 members: members[shard],
                 senders: layout.senders(shard, &members),
@@ -278,6 +302,8 @@ impl Derecho {
                 active_in: number,
                 before: of.active_in,
                 base,
+                generation: of.generation + u64::from(begins_again),
+                among: there,
             }
         });
         shards.collect()
@@ -345,7 +371,10 @@ impl Derecho {
             let counts =
                 view.is_active(shard) && old.members.contains(own) && self.sst.own(held) > 0;
             let stays = counts && of.members.contains(own);
-            of.before == old.active_in && of.base >= log.sure() && (!stays || of.base <= log.end())
+            // A log of an earlier generation is none: its replica has no say.
+            let covers = of.base >= log.sure() || self.shards[shard].catch_up.old.is_some();
+            let again = of.generation.wrapping_sub(old.generation);
+            of.before == old.active_in && again <= 1 && covers && (!stays || of.base <= log.end())
         };
         next.shards.iter().enumerate().all(fits) || self.injected(Bug::BaseOfOneShardForAll)
     }

@@ -63,7 +63,8 @@ impl Derecho {
     pub(super) fn on_join(&mut self, from: ReplicaId, join: Join, ctx: &mut Context<'_, Self>) {
         let number = self.membership.number();
         let (starts, view, coming) = (join.starts, join.view, join.coming);
-        if self.joins.incarnation(from) != Some(join.incarnation) {
+        // A process that keeps its disk keeps its incarnation, and not what is in its memory.
+        if self.joins.starts(from) != Some(starts) {
             self.holdings.forget(from);
         }
         self.joins.on_join(from, join, ctx.now());

@@ -53,11 +53,19 @@
 //! - **Members that do not send** refuse what is to be ordered, and their frontends turn to those
 //!   that do; they answer reads. The public code lets them send by RPC.
 //! - **In memory** a log ends with the process. When all copies have, the shard is lost until the
-//!   operator begins it again (`--bootstrap-again`) at a majority of all replicas, each with an empty
-//!   log. Such logs count as complete together, and none does where a replica is heard that holds
-//!   more, or the shard is at work: one replica that was begun again by mistake takes nothing away.
-//!   Nothing numbers what is begun: the operator must see to it that no process with the old log runs
-//!   on, cut off from the others.
+//!   operator begins it again (`--bootstrap-again`), each replica with an empty log. Such logs count
+//!   as complete together when every member of the present view has told what it holds, none of them
+//!   holds more, and a majority of the members of the view in which the shard was last active
+//!   (`among`) begins it again. So one replica that was begun again by mistake takes nothing away. A
+//!   majority of all replicas is not needed: the members of that view have agreed to be without the
+//!   others, none of which has its log, and those of them that still run with it are a minority that
+//!   decides nothing.
+//! - **Generations**: a log that is begun again has a new number in the view that takes it up. A
+//!   process that was cut off with the log of before has slots of the same numbers with other
+//!   contents. Its log counts as nothing from when it hears of that view: it takes no part, gives
+//!   none of it, and refuses reads of the past, too. Neither log nor state can become those of the
+//!   others, so its process starts again, as soon as other shards in memory do not need it. If it is
+//!   heard before that view, its log is what the shard continues from, and nothing is begun.
 //! - **Slow members** (D11) are found in each shard, too: by comparison in one of three members or
 //!   more, by the pace of disks and links in any. A member of a shard that stands still for
 //!   `restart_timeout` (its log does not become durable, or it never comes to hold it) leaves the
@@ -73,8 +81,10 @@ use super::{
     sst::WEDGED,
     stream::Stream,
 };
-use alloc::{vec, vec::Vec};
-use quintet_replica::{Context, GroupId, Lane, ReplicaId, ReplicaSet, Role, RoleState, Slot};
+use alloc::{format, vec, vec::Vec};
+use quintet_replica::{
+    Context, Durability, GroupId, Lane, ReplicaId, ReplicaSet, Role, RoleState, Slot,
+};
 
 /// Which order of messages: the group's own, or a shard's by its place in the layout.
 pub(super) type At = Option<usize>;
@@ -300,9 +310,21 @@ impl Derecho {
         for (shard, next) in view.shards.iter().enumerate() {
             let old = &self.membership.view().shards[shard];
             let complete = self.membership.is_held(shard);
+            let (before, ignored) = (old.generation, self.injected(Bug::GenerationIgnored));
             let stream = &mut self.shards[shard];
             stream.end();
             stream.catch_up.begin();
+            if next.generation > before && !stream.is_empty() && !ignored {
+                ctx.mark("log of an earlier generation");
+                stream.catch_up.old.get_or_insert(before);
+            }
+            if stream.catch_up.old.is_some() {
+                // The log here stays as it is, and counts as nothing.
+                (stream.holds, stream.catch_up.begun_again) = (false, false);
+                refuse_all(stream, ctx);
+                self.membership.set_held(shard, false);
+                continue;
+            }
             if next.active_in == old.active_in {
                 // A log that was complete still is.
                 continue;
@@ -371,7 +393,11 @@ impl Derecho {
             return;
         }
         ctx.mark("shard begun");
-        let (members, base) = ((of.members, of.senders), of.base);
+        let senders = match self.injected(Bug::AllMembersSend) {
+            true => of.members,
+            false => of.senders,
+        };
+        let (members, base) = ((of.members, senders), of.base);
         let stream = &mut self.shards[shard];
         let (group, block) = (stream.group, stream.block.unwrap_or(0));
         let early = stream.begin(number, members, own, now);
@@ -420,8 +446,10 @@ impl Derecho {
 
     pub(super) fn holding(&self, shard: usize) -> Holding {
         let stream = &self.shards[shard];
+        let present = self.membership.view().shards[shard].generation;
         Holding {
             shard: shard as u32,
+            generation: stream.catch_up.old.unwrap_or(present),
             complete: stream.holds && self.membership.is_held(shard),
             begun_again: stream.catch_up.begun_again,
             first: stream.log.first(),
@@ -440,7 +468,12 @@ impl Derecho {
                 || !less(of.targets, of.members).is_empty()
                 || of.members.contains(own) && !self.membership.is_held(*shard);
             let part = of.targets.contains(own) || of.members.contains(own);
-            open && (part || self.membership.is_held(*shard))
+            let stream = &self.shards[*shard];
+            // Before a shard in memory is begun again, each says that it holds nothing else.
+            let lost = !view.is_active(*shard) && stream.durability == Durability::Memory;
+            let part = part || lost;
+            stream.catch_up.old.is_some()
+                || open && (part || self.membership.is_held(*shard))
                 || !active && self.membership.is_held(*shard)
         };
         let logs = (0..view.shards.len()).filter(tells);
@@ -470,6 +503,7 @@ impl Derecho {
         let (view, own) = (self.membership.view(), self.me.id());
         let of = &view.shards[shard];
         let wants = of.targets.contains(own) || view.is_active(shard) && of.members.contains(own);
+        let wants = wants && self.shards[shard].catch_up.old.is_none();
         if !wants || self.membership.is_held(shard) || !self.membership.is_active() {
             return ReplicaSet::EMPTY;
         }
@@ -479,7 +513,7 @@ impl Derecho {
         }
         let complete = |id: &ReplicaId| {
             let told = self.holdings.of(*id, view.number, shard);
-            told.is_some_and(|told| told.complete && !told.begun_again)
+            told.is_some_and(|told| told.complete && !told.begun_again && self.is_present(told))
         };
         live.iter().filter(complete).collect()
     }
@@ -532,12 +566,13 @@ impl Derecho {
         let (end, mut all) = (self.shards[shard].log.end(), self.me.others().iter());
         let more = |id| {
             let told = self.holdings.of(id, view.number, shard);
-            told.is_some_and(|told| told.sure > end || told.complete && !told.begun_again)
+            told.filter(|told| self.is_present(told))
+                .is_some_and(|told| told.sure > end || told.complete && !told.begun_again)
         };
         self.shards[shard].catch_up.begun_again && (view.is_active(shard) || all.any(more))
     }
 
-    fn ask_for_shard(&self, shard: usize, ctx: &mut Context<'_, Self>) {
+    fn ask_for_shard(&mut self, shard: usize, ctx: &mut Context<'_, Self>) {
         let stream = &self.shards[shard];
         let Some(donor) = stream.catch_up.donor() else {
             return;
@@ -552,6 +587,7 @@ impl Derecho {
             upto: if view.is_active(shard) { Slot(0) } else { ALL },
         };
         ctx.in_group(stream.group, |ctx| ctx.send(donor, Lane::Control, &message));
+        self.shards[shard].catch_up.has_asked = true;
     }
 
     /// A message within a shard.
@@ -611,6 +647,9 @@ impl Derecho {
     ) {
         let (view, stream) = (self.membership.view(), &self.shards[shard]);
         let log = &stream.log;
+        if stream.catch_up.old.is_some() {
+            return;
+        }
         // Of a shard at work only what is delivered is certain.
         let whole = !view.is_active(shard) && stream.holds && !stream.catch_up.begun_again;
         let last = match whole {
@@ -667,6 +706,7 @@ impl Derecho {
         let copies = of.targets.contains(own) && self.injected(Bug::LogOfOneThatStayed);
         let member = view.is_active(shard) && (of.members.contains(own) || copies);
         if member
+            && self.shards[shard].catch_up.old.is_none()
             && self.membership.is_active()
             && !self.membership.is_held(shard)
             && self.shards[shard]
@@ -706,5 +746,38 @@ impl Derecho {
         }
         self.look_at_shards();
         self.note_shards();
+        self.give_up_old(ctx);
+    }
+
+    /// A replica that holds the log and state of a shard as it was before it was begun again has
+    /// nothing that could become the present one: its process starts again, without what is in its
+    /// memory. Of those that must, one after the other, and only when all other shards in memory are
+    /// held elsewhere, too.
+    fn give_up_old(&self, ctx: &mut Context<'_, Self>) {
+        let live = self.membership.live();
+        let (view, own) = (self.membership.view(), self.me.id());
+        let mut all = self.shards.iter();
+        let Some(old) = all.find(|stream| stream.catch_up.old.is_some()) else {
+            return;
+        };
+        let shards = 0..self.shards.len();
+        let is_old = |id: &ReplicaId| {
+            let mut told = (shards.clone()).filter_map(|it| self.holdings.of(*id, view.number, it));
+            told.any(|told| !self.is_present(told))
+        };
+        let in_memory = |shard: &usize| self.shards[*shard].durability == Durability::Memory;
+        let others = |shard: usize| {
+            let mut holders = self.holders(shard, live).into_iter();
+            !self.membership.is_held(shard) || holders.any(|(id, _)| id != own)
+        };
+        let waits = live.iter().take_while(|id| *id < own).any(|id| is_old(&id));
+        if waits || !shards.clone().filter(in_memory).all(others) {
+            return ctx.mark("an earlier generation is kept for now");
+        }
+        ctx.start_again(format!(
+            "group {} was begun again (--bootstrap-again) while this process, which holds what was \
+             in it before, was cut off",
+            old.group
+        ));
     }
 }

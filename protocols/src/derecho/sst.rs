@@ -59,7 +59,7 @@ const SHARD_PERSISTED: u32 = 1;
 const END: u32 = 2;
 const SHARD_RECEIVED: u32 = 3;
 /// Words of a proposal for each shard.
-const SHARD_WORDS: u32 = 9;
+const SHARD_WORDS: u32 = 12;
 
 /// A trigger: fires when its predicate holds, looked at when one of its columns has changed. Plain
 /// functions, in a table that is there at compile time.
@@ -353,6 +353,9 @@ impl Table {
             row[at + 6] = shard.active_in;
             row[at + 7] = shard.before;
             row[at + 8] = shard.base.0;
+            row[at + 9] = shard.generation;
+            let among = shard.among.0;
+            (row[at + 10], row[at + 11]) = (among as u64, (among >> 64) as u64);
             at += SHARD_WORDS as usize;
         }
         self.set(me, layout.proposed(), proposal.ballot.proposer);
@@ -389,6 +392,8 @@ impl Table {
                 active_in: words[6],
                 before: words[7],
                 base: Slot(words[8]),
+                generation: words[9],
+                among: set(10),
             }
         });
         let view = View {

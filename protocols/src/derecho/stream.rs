@@ -95,6 +95,11 @@ impl Stream {
         self.rdmc = Transfers::default();
     }
 
+    /// Whether nothing is here of its log, and nothing can still come.
+    pub fn is_empty(&self) -> bool {
+        self.log.end() == Slot(0) && !self.catch_up.has_asked
+    }
+
     /// The members, as they are ranked.
     pub fn members(&self) -> &[ReplicaId] {
         &self.ranks.members

@@ -975,6 +975,7 @@ impl Node {
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),
             Effect::Mark(branch) => out.push(Output::Mark(branch)),
             Effect::Halt(reason) => self.halt(reason, out),
+            Effect::StartAgain(reason) => self.halt_as(HaltKind::StartAgain, reason, out),
         }
     }
 

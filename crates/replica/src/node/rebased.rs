@@ -99,7 +99,7 @@ pub(crate) fn name_members(voters: Voters, effect: &mut Effect) {
                 role.senders = voters.numbers(role.senders);
             }
         }
-        Effect::Halt(reason) => *reason = voters.in_text(reason, "r"),
+        Effect::Halt(reason) | Effect::StartAgain(reason) => *reason = voters.in_text(reason, "r"),
         Effect::Send {
             to: Recipients::Frontend(_),
             ..
@@ -264,7 +264,8 @@ impl Rebased {
                 | Effect::Recovered
                 | Effect::Done { .. }
                 | Effect::Mark(_)
-                | Effect::Halt(_) => {}
+                | Effect::Halt(_)
+                | Effect::StartAgain(_) => {}
             }
         }
     }

@@ -17,12 +17,25 @@ const PROPERTY: &str = "roles";
 pub struct ShardSeen {
     /// Its members when it was last active.
     pub members: ReplicaSet,
+    /// Those of them that sent.
+    pub senders: ReplicaSet,
     /// Those that should be.
     pub targets: ReplicaSet,
     /// The view in which it was last active.
     pub active_in: u64,
     /// The last slot before the order of that view.
     pub base: Slot,
+    /// How often it was begun again with nothing.
+    pub generation: u64,
+}
+
+/// A replica's part in a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stand {
+    /// It holds a complete log.
+    pub complete: bool,
+    /// Those whose messages it orders, while it takes part.
+    pub ordered_from: ReplicaSet,
 }
 
 /// One shard in all views.
@@ -30,7 +43,8 @@ pub struct ShardSeen {
 struct Shard {
     /// By view in which it was active: members and base.
     active: BTreeMap<u64, ShardSeen>,
-    /// By such a view: the last slot that a member delivered in it.
+    /// By such a view: the last slot that a member delivered in it. Views of earlier generations are
+    /// left out.
     delivered: BTreeMap<u64, Slot>,
     /// Views in which some member has begun.
     begun: BTreeMap<u64, ReplicaSet>,
@@ -41,8 +55,8 @@ fn ids(text: &str) -> ReplicaSet {
     ids.map(ReplicaId).collect()
 }
 
-/// A shard by its status, and whether the replica holds a complete log of it.
-pub fn read(status: &Status) -> (ShardSeen, bool) {
+/// A shard by its status, and the replica's part in it.
+pub fn read(status: &Status) -> (ShardSeen, Stand) {
     let detail = |name: &str| {
         let mut details = status.details.iter();
         let found = details.find(|(of, _)| *of == name);
@@ -50,11 +64,17 @@ pub fn read(status: &Status) -> (ShardSeen, bool) {
     };
     let seen = ShardSeen {
         members: ids(detail("members")),
+        senders: ids(detail("senders")),
         targets: ids(detail("targets")),
         active_in: detail("active_in").parse().expect("a number"),
         base: Slot(detail("base")[1..].parse().expect("a slot")),
+        generation: detail("generation").parse().expect("a number"),
     };
-    (seen, detail("complete") == "true")
+    let stand = Stand {
+        complete: detail("complete") == "true",
+        ordered_from: ids(detail("ordered from")),
+    };
+    (seen, stand)
 }
 
 /// See the module.
@@ -103,7 +123,7 @@ impl Roles {
         let assigned = seen.iter().map(|of| match active(of) {
             true => Assigned {
                 members: of.members,
-                senders: of.members,
+                senders: of.senders,
                 missing: 0,
             },
             false => Assigned::default(),
@@ -113,7 +133,18 @@ impl Roles {
         if let Some(problem) = self.layout.problem(&Assignment { shards }, all) {
             return bad(format!("view {view}: {problem}: {seen:?}"));
         }
+        let members: Vec<ReplicaSet> = seen.iter().map(|of| of.members).collect();
         for (shard, of) in seen.iter().enumerate().filter(|(_, of)| active(of)) {
+            let senders = self.layout.senders(shard, &members);
+            // Where another subgroup's members send, those of its shard at this view's proposal.
+            let follows = self.layout.subgroup(shard).senders_from.is_some();
+            if of.senders != senders && !follows {
+                let group = self.layout.shards()[shard].group;
+                let has = of.senders;
+                return bad(format!(
+                    "{group} has senders {has:?} in view {view}, for {senders:?}"
+                ));
+            }
             let (min, group) = (
                 self.layout.subgroup(shard).min,
                 self.layout.shards()[shard].group,
@@ -125,6 +156,14 @@ impl Roles {
                 ));
             }
             let known = &mut self.shards[shard];
+            let mut before = known.active.range(..view).rev();
+            if before
+                .next()
+                .is_some_and(|(_, before)| before.generation < of.generation)
+            {
+                // Its slots are others.
+                known.delivered.clear();
+            }
             let delivered = known.delivered.range(..view);
             if let Some((before, slot)) = delivered.max_by_key(|(_, slot)| **slot)
                 && *slot > of.base
@@ -139,16 +178,17 @@ impl Roles {
         Ok(())
     }
 
-    /// Replica `by` takes part in a shard in a view. `held`: which of the members have the shard's log
-    /// up to a slot on their disks; none where it is in memory.
+    /// Replica `by` takes part in a shard in a view and orders what these send. `held`: which of the
+    /// members have the shard's log up to a slot on their disks; none where it is in memory.
     ///
     /// # Errors
-    /// When it is no member there, or too few hold what is before.
+    /// When it is no member there, others send, or too few hold what is before.
     pub fn begins(
         &mut self,
         by: u16,
         shard: usize,
         view: u64,
+        from: ReplicaSet,
         held: Option<&dyn Fn(ReplicaId, Slot) -> bool>,
     ) -> Result<(), Violation> {
         let group = self.layout.shards()[shard].group;
@@ -162,6 +202,13 @@ impl Roles {
             let members = of.members;
             return bad(format!(
                 "{by} takes part in {group} in view {view}, whose members are {members:?}"
+            ));
+        }
+        if from != of.senders {
+            let senders = of.senders;
+            return bad(format!(
+                "{by} orders what {from:?} send in {group} in view {view}, whose senders are \
+                 {senders:?}"
             ));
         }
         let begun = known.begun.entry(view).or_default();
@@ -192,6 +239,14 @@ impl Roles {
         slot: Slot,
     ) -> Result<(), Violation> {
         let known = &mut self.shards[shard];
+        let generation = |of: &ShardSeen| of.generation;
+        let newest = known.active.values().last().map(generation);
+        if known.active.get(&view).map(generation) != newest {
+            let group = self.layout.shards()[shard].group;
+            return bad(format!(
+                "{by} delivers {slot} of {group} in view {view}, and it was begun again since"
+            ));
+        }
         let highest = known.delivered.entry(view).or_default();
         if slot <= *highest {
             return Ok(());
@@ -241,9 +296,11 @@ mod tests {
     fn shard(members: &[u16], active_in: u64, base: u64) -> ShardSeen {
         ShardSeen {
             members: set(members),
+            senders: set(members),
             targets: set(members),
             active_in,
             base: Slot(base),
+            generation: 0,
         }
     }
 
@@ -287,18 +344,56 @@ mod tests {
     }
 
     #[test]
+    fn only_senders_send() {
+        let layout = "a groups=1 nodes=0-2 members=2..3 senders=1";
+        let mut seen = Roles::new(layout.parse().expect("a layout"));
+        let mut view = [shard(&[0, 1], 1, 0)];
+        assert!(
+            seen.clone().saw(0, 1, &view).is_err(),
+            "0 is to send nothing"
+        );
+        view[0].senders = set(&[1]);
+        seen.saw(0, 1, &view).expect("a view");
+        assert!(seen.clone().begins(0, 0, 1, set(&[0, 1]), None).is_err());
+        assert_eq!(seen.begins(0, 0, 1, set(&[1]), None), Ok(()));
+    }
+
+    #[test]
+    fn slots_of_an_earlier_generation_are_others() {
+        let first = [shard(&[0, 2], 1, 0), shard(&[1, 3], 1, 0)];
+        let mut again = [shard(&[0, 4], 2, 0), shard(&[1, 3], 2, 0)];
+        again[0].generation = 1;
+        let mut seen = roles();
+        seen.saw(0, 1, &first).expect("a view");
+        assert_eq!(seen.delivered(0, 0, 1, Slot(7)), Ok(()));
+        assert_eq!(seen.saw(4, 2, &again), Ok(()), "it begins with nothing");
+        assert_eq!(seen.delivered(4, 0, 2, Slot(1)), Ok(()));
+        assert!(seen.delivered(2, 0, 1, Slot(8)).is_err(), "it is over");
+    }
+
+    #[test]
     fn member_takes_part_and_enough_hold_the_log() {
         let mut seen = roles();
         let view = [shard(&[0, 2], 3, 4), shard(&[1, 3], 1, 0)];
         seen.saw(0, 3, &view).expect("a view");
         let both = |_: ReplicaId, slot: Slot| slot == Slot(4);
         let one = |id: ReplicaId, _: Slot| id == ReplicaId(0);
-        assert!(seen.begins(1, 0, 3, None).is_err(), "not a member");
-        assert!(seen.begins(1, 1, 3, None).is_err(), "lost");
-        assert!(seen.begins(0, 0, 3, Some(&one)).is_err(), "too few");
+        assert!(
+            seen.begins(1, 0, 3, set(&[0, 2]), None).is_err(),
+            "not a member"
+        );
+        assert!(seen.begins(1, 1, 3, set(&[1, 3]), None).is_err(), "lost");
+        assert!(
+            seen.begins(0, 0, 3, set(&[0, 2]), Some(&one)).is_err(),
+            "too few"
+        );
         let mut seen = roles();
         seen.saw(0, 3, &view).expect("a view");
-        assert_eq!(seen.begins(0, 0, 3, Some(&both)), Ok(()));
-        assert_eq!(seen.begins(2, 0, 3, Some(&one)), Ok(()), "counted once");
+        assert_eq!(seen.begins(0, 0, 3, set(&[0, 2]), Some(&both)), Ok(()));
+        assert_eq!(
+            seen.begins(2, 0, 3, set(&[0, 2]), Some(&one)),
+            Ok(()),
+            "counted once"
+        );
     }
 }

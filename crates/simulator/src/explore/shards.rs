@@ -4,9 +4,9 @@
 use super::{live::Live, replica_state::Cast, world::Parts};
 use crate::checkers::{
     Violation,
-    roles::{Roles, ShardSeen, read},
+    roles::{Roles, ShardSeen, Stand, read},
 };
-use quintet_replica::{Layout, Slot, Status};
+use quintet_replica::{Layout, ReplicaSet, Slot, Status};
 use std::collections::HashMap;
 
 /// A replica's account of its shards.
@@ -14,8 +14,8 @@ use std::collections::HashMap;
 struct Seen {
     view: u64,
     shards: Vec<ShardSeen>,
-    /// By shard: whether it takes part, and up to where it has delivered.
-    parts: Vec<(bool, Slot)>,
+    /// By shard: what it orders if it takes part, and up to where it has delivered.
+    parts: Vec<(Option<ReplicaSet>, Slot)>,
 }
 
 /// Numbers of what was seen, and what it has added up to.
@@ -57,7 +57,11 @@ impl Cast {
             view: statuses[0].view,
             shards: statuses.iter().map(|status| read(status).0).collect(),
             parts: (nodes.zip(&statuses))
-                .map(|(node, status)| (status.role == "member", node.executed().slot))
+                .map(|(node, status)| {
+                    let Stand { ordered_from, .. } = read(status).1;
+                    let takes_part = status.role == "member";
+                    (takes_part.then_some(ordered_from), node.executed().slot)
+                })
                 .collect(),
         };
         let known = &mut self.tables.known;
@@ -88,8 +92,8 @@ impl Parts {
     fn add(roles: &mut Roles, id: u16, seen: &Seen) -> Result<(), Violation> {
         roles.saw(id, seen.view, &seen.shards)?;
         for (shard, (takes_part, slot)) in seen.parts.iter().enumerate() {
-            if *takes_part {
-                roles.begins(id, shard, seen.view, None)?;
+            if let Some(from) = takes_part {
+                roles.begins(id, shard, seen.view, *from, None)?;
                 roles.delivered(id, shard, seen.view, *slot)?;
             }
         }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::checkers::{
     lost::Lost,
-    roles::{Roles, ShardSeen, read},
+    roles::{self, Roles, ShardSeen, read},
 };
 use quintet_replica::{Durability, Layout, Node, ReplicaId, ReplicaSet, Slot, Status};
 
@@ -138,7 +138,7 @@ impl World {
         };
         let of = |shard: usize| top.status_in(self.views.layout.shards()[shard].group);
         let statuses: Vec<Status> = (0..shards).map(of).collect();
-        let seen: Vec<(ShardSeen, bool)> = statuses.iter().map(read).collect();
+        let seen: Vec<(ShardSeen, roles::Stand)> = statuses.iter().map(read).collect();
         let view = statuses[0].view;
         let by = at as u16;
         let shown: Vec<ShardSeen> = seen.iter().map(|(seen, _)| seen.clone()).collect();
@@ -147,14 +147,14 @@ impl World {
         }
         let saw = self.views.roles.saw(by, view, &shown);
         self.demand(saw);
-        for (shard, (of, complete)) in seen.into_iter().enumerate() {
+        for (shard, (of, stands)) in seen.into_iter().enumerate() {
             let taking = match statuses[shard].role {
                 "member" => view,
                 _ => 0,
             };
             let stand = &mut self.views.stands[at][shard];
             let before = std::mem::replace(&mut stand.taking, taking);
-            stand.holds = complete.then_some(of.active_in);
+            stand.holds = stands.complete.then_some(of.active_in);
             if before == taking {
                 continue;
             }
@@ -174,7 +174,8 @@ impl World {
             };
             let on_disk = self.groups[place].durability == Durability::Disk;
             let held: Option<&dyn Fn(ReplicaId, Slot) -> bool> = on_disk.then_some(&held);
-            let begins = self.views.roles.begins(by, shard, view, held);
+            let from = stands.ordered_from;
+            let begins = self.views.roles.begins(by, shard, view, from, held);
             self.demand(begins);
         }
     }

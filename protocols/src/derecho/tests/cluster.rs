@@ -85,9 +85,19 @@ struct Executor {
 struct Process {
     driver: Option<Driver<Derecho>>,
     boots: u64,
+    /// How often its disk was lost, and that it has not recovered since.
+    losses: u64,
+    repairing: bool,
     disks: BTreeMap<GroupId, Disk>,
     executors: BTreeMap<GroupId, Executor>,
     timers: BTreeMap<(GroupId, TimerKey), Time>,
+}
+
+impl Process {
+    /// It is kept with the disk.
+    const fn incarnation(&self) -> Incarnation {
+        Incarnation(1 + self.losses)
+    }
 }
 
 enum What {
@@ -101,6 +111,7 @@ enum What {
     Sync(u16, GroupId, u64, PersistId),
     Timer(u16, GroupId, TimerKey),
     State(u16, GroupId, u64),
+    Start(u16),
 }
 
 struct Asked {
@@ -205,7 +216,7 @@ impl Cluster {
         let boots = process.boots;
         let setup = Setup {
             id: ReplicaId(id),
-            incarnation: Incarnation(boots),
+            incarnation: process.incarnation(),
             group: HOME,
             epoch,
             durability: Durability::Disk,
@@ -214,13 +225,14 @@ impl Cluster {
         };
         process.driver = Some(Driver::new(setup, FrontendId(u64::from(id) + 1)));
         process.timers.clear();
+        let repairing = process.repairing;
         for (group, durability) in groups {
             let process = &mut self.processes[usize::from(id)];
             let disk = process.disks.entry(group).or_default();
             disk.unsynced.clear();
             let first_boot = !core::mem::replace(&mut disk.used, true);
             let in_memory = durability == Durability::Memory && !first_boot;
-            let state_lost = in_memory && !begins_again;
+            let state_lost = in_memory && !begins_again || repairing;
             if in_memory {
                 (disk.records, disk.checkpoint) = (Vec::new(), None);
             }
@@ -271,6 +283,17 @@ impl Cluster {
         }
     }
 
+    /// The disk of a process that is down is lost, but for its promises.
+    pub fn lose_disk(&mut self, id: u16) {
+        let process = &mut self.processes[usize::from(id)];
+        assert!(process.driver.is_none(), "it runs");
+        for disk in process.disks.values_mut() {
+            (disk.records, disk.checkpoint) = (Vec::new(), None);
+        }
+        process.losses += 1;
+        process.repairing = true;
+    }
+
     /// A link is gone, with all that was on it.
     fn disconnect(&mut self, a: u16, b: u16) {
         for (from, to) in [(a, b), (b, a)] {
@@ -287,7 +310,7 @@ impl Cluster {
 
     fn connect(&mut self, a: u16, b: u16) {
         for (at, peer) in [(a, b), (b, a)] {
-            let incarnation = Incarnation(self.processes[usize::from(peer)].boots);
+            let incarnation = self.processes[usize::from(peer)].incarnation();
             let event = Event::Link(Peer::Replica(ReplicaId(peer)), Link::Up { incarnation });
             self.event(at, HOME, event);
         }
@@ -502,7 +525,14 @@ impl Cluster {
                 *self.marks.entry(branch).or_default() += 1;
             }
             Effect::Halt(reason) => panic!("{id} halts: {reason}"),
-            Effect::Route { .. } | Effect::Roles { .. } | Effect::Recovered => {}
+            Effect::StartAgain(_) => {
+                *self.marks.entry("started again").or_default() += 1;
+                self.crash(id);
+                let at = self.later(1000, 20_000);
+                self.push(at, What::Start(id));
+            }
+            Effect::Recovered => self.processes[me].repairing = false,
+            Effect::Route { .. } | Effect::Roles { .. } => {}
             other => panic!("unexpected effect {other:?}"),
         }
     }
@@ -666,6 +696,17 @@ impl Cluster {
 
     // ----------------------------------------------------------------------------------- time
 
+    /// Runs in small steps until something holds.
+    pub fn run_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..100_000 {
+            if holds(self) {
+                return;
+            }
+            self.run(Duration::from_micros(100));
+        }
+        panic!("{what} does not come about: {}", self.picture());
+    }
+
     pub fn run(&mut self, time: Duration) {
         let end = self.clock.0 + time;
         while let Some(((at, _), what)) = self
@@ -732,6 +773,7 @@ impl Cluster {
                 }
             }
             What::State(id, group, boots) => self.transfer(id, group, boots),
+            What::Start(id) => self.start(id),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Single cases by hand.
 
 mod cluster;
+mod generations;
 #[cfg(feature = "bugs")]
 mod injected;
 mod large;
@@ -10,6 +11,7 @@ mod shard_members;
 mod shards;
 mod slow;
 mod table;
+mod transcripts;
 mod views;
 mod votes;
 mod wire;

@@ -6,9 +6,10 @@ use super::{
 };
 use crate::group::MS;
 use alloc::vec::Vec;
-use quintet_replica::{Control, GroupId, Level};
+use quintet_replica::{Control, GroupId, Level, ReplicaId};
 
 const ONE: GroupId = GroupId(1);
+const ONE_ID: ReplicaId = ReplicaId(1);
 /// A shard of two, and others that may take a place in it.
 const SPARE: &str = "store groups=1 nodes=0-4 members=1..2";
 /// Two of which one is enough, and no others.
@@ -290,4 +291,26 @@ fn replica_begun_again_alone_stands_for_no_log_of_others() {
         answered(&mut cluster, &[batch]);
         cluster.assert_kept();
     }
+}
+
+/// A process that keeps its disk keeps its incarnation, but not what it had in memory.
+#[test]
+fn word_of_a_process_on_its_logs_ends_with_its_start() {
+    let mut cluster = settled(5, "store groups=1 pin=1,2 members=2..2", 34);
+    cluster.crash(2);
+    let said = |cluster: &Cluster, view| cluster.replica(0).holdings.of(ONE_ID, view, 0).is_some();
+    cluster.run_until("its word", |cluster| {
+        let view = cluster.replica(0).membership.number();
+        view > 1 && said(cluster, view)
+    });
+    let view = cluster.replica(0).membership.number();
+    let starts = cluster.replica(1).membership.member().starts;
+    cluster.crash(1);
+    cluster.start(1);
+    cluster.run_until("its next start", |cluster| {
+        cluster.replica(0).joins.starts(ONE_ID) == Some(starts + 1)
+    });
+    assert!(!said(&cluster, view));
+    cluster.start(2);
+    wait_until_whole(&mut cluster);
 }

@@ -9,7 +9,7 @@ use crate::{
     group::Encodings,
 };
 use alloc::{vec, vec::Vec};
-use quintet_replica::{Bytes, CommandTime, Frame, Incarnation, ReplicaId, Slot, Wire};
+use quintet_replica::{Bytes, CommandTime, Frame, Incarnation, ReplicaId, ReplicaSet, Slot, Wire};
 
 fn member(id: u16) -> Member {
     Member {
@@ -202,6 +202,8 @@ fn encodings_of_shards_stay_as_they_are() {
         active_in: 3,
         before: 1,
         base: Slot(7),
+        generation: 2,
+        among: set([0, 1]),
     };
     let mut sharded = view(4);
     sharded.shards = vec![shard];
@@ -223,6 +225,7 @@ fn encodings_of_shards_stay_as_they_are() {
         shard: 0,
         complete: true,
         begun_again: false,
+        generation: 2,
         first: Slot(2),
         sure: Slot(8),
         end: Slot(9),
@@ -235,6 +238,32 @@ fn encodings_of_shards_stay_as_they_are() {
     encodings.check(&Message::Whole { view, end });
     assert_eq!(
         encodings.hash(),
-        87_161_563_414_357_404_383_481_103_590_216_436_562
+        50_559_514_293_681_338_893_453_703_685_240_793_621
     );
+}
+
+#[test]
+fn view_of_an_earlier_version_has_shards_of_no_generation() {
+    let set = |ids: [u16; 2]| ids.into_iter().map(ReplicaId).collect();
+    let mut sharded = view(4);
+    sharded.shards = vec![ShardView {
+        members: set([0, 2]),
+        senders: set([0, 2]),
+        targets: set([1, 2]),
+        active_in: 3,
+        before: 1,
+        base: Slot(7),
+        generation: 0,
+        among: ReplicaSet::EMPTY,
+    }];
+    let mut old = sharded.encode_to_bytes().to_vec();
+    // The number of members says how shards are written; the last two fields are new.
+    let flag = &mut old[19];
+    assert_eq!(*flag, 0xc0);
+    *flag = 0x80;
+    old.truncate(old.len() - 24);
+    assert_eq!(View::decode_all(Bytes::from(old)), Ok(sharded.clone()));
+    let mut neither = sharded.encode_to_bytes().to_vec();
+    neither[19] = 0x40;
+    assert!(View::decode_all(Bytes::from(neither)).is_err());
 }

@@ -1,0 +1,152 @@
+//! Shards in memory that are begun again with nothing, while processes with what was in them run on.
+
+use super::{
+    cluster::Cluster,
+    shards::{answered, wait_until_whole},
+};
+use crate::group::MS;
+use alloc::vec::Vec;
+
+/// Two of which both are needed, in memory, and spares.
+const MEMORY: &str = "store groups=1 nodes=0-4 members=2..2 durability=memory";
+/// The same where one is enough.
+const LONE: &str = "store groups=1 nodes=0-4 members=1..2 durability=memory";
+
+fn written(bug: Option<&str>, layout: &str, seed: u64) -> Cluster {
+    let mut cluster = Cluster::new(5, layout, bug, seed);
+    wait_until_whole(&mut cluster);
+    for _ in 0..4 {
+        let batches: Vec<_> = (0..5).map(|id| cluster.write(id, 1)).collect();
+        answered(&mut cluster, &batches);
+    }
+    cluster
+}
+
+/// All but `old`, which is cut off and holds it, give up the content of the shard.
+fn begin_again_without(cluster: &mut Cluster, old: &[u16]) {
+    cluster.isolate(old);
+    let others: Vec<u16> = (0..5).filter(|id| !old.contains(id)).collect();
+    others.iter().for_each(|id| cluster.crash(*id));
+    others.iter().for_each(|id| cluster.begin_again(*id));
+}
+
+/// An old process comes back when the shard has been begun again, and then takes the place of one
+/// that dies.
+fn old_process_comes_back_after(bug: Option<&str>, layout: &str, seed: u64) {
+    let mut cluster = written(bug, layout, seed);
+    begin_again_without(&mut cluster, &[1]);
+    cluster.give_up(1);
+    let batches = [0, 2, 3, 4].map(|id| cluster.write(id, 1));
+    answered(&mut cluster, &batches);
+    cluster.run(MS * (seed as u32 % 4 * 300));
+    cluster.heal();
+    cluster.run(MS * 1000);
+    wait_until_whole(&mut cluster);
+    cluster.assert_kept();
+    let members = cluster.replica(3).membership.view().shards[0].members;
+    let dies = members.iter().find(|id| id.0 != 1).expect("two members");
+    cluster.crash(dies.0);
+    cluster.run(MS * 1000);
+    wait_until_whole(&mut cluster);
+    let batch = cluster.write((dies.0 + 1) % 5, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.assert_kept();
+    assert_eq!(cluster.replica(1).membership.view().shards[0].generation, 1);
+    assert_eq!(cluster.marks.get("started again"), Some(&1));
+}
+
+#[test]
+fn old_process_takes_what_was_begun_without_it() {
+    for seed in 0..20 {
+        old_process_comes_back_after(None, [MEMORY, LONE][seed as usize % 2], 500 + seed);
+    }
+}
+
+#[cfg(feature = "bugs")]
+#[test]
+fn cluster_finds_that_the_generation_is_ignored() {
+    let found = |seed| {
+        let run = move || old_process_comes_back_after(Some("generation_ignored"), LONE, seed);
+        let panic = std::panic::catch_unwind(run).err()?;
+        let text = panic.downcast_ref::<alloc::string::String>()?;
+        let checks = ["another batch in", "is lost at", "every slot in order"];
+        checks
+            .iter()
+            .any(|check| text.contains(check))
+            .then_some(())
+    };
+    assert!((500..520).find_map(found).is_some());
+}
+
+#[test]
+fn old_process_that_comes_back_in_time_is_followed() {
+    for seed in 0..20 {
+        let mut cluster = written(None, MEMORY, 530 + seed);
+        begin_again_without(&mut cluster, &[1]);
+        cluster.run(MS * (50 * seed as u32));
+        let view = &cluster.replica(3).membership.view().shards[0];
+        if view.generation > 0 {
+            assert!(seed > 10, "they begin it not before they are a view");
+            continue;
+        }
+        cluster.heal();
+        cluster.run(MS * 1000);
+        wait_until_whole(&mut cluster);
+        let batch = cluster.write(3, 1);
+        answered(&mut cluster, &[batch]);
+        if cluster.replica(3).membership.view().shards[0].generation == 0 {
+            cluster.assert_kept();
+        }
+    }
+}
+
+/// Both hold what counts no more of one shard, and all that there is of another one.
+#[test]
+fn old_processes_start_again_one_after_the_other() {
+    for seed in 0..10 {
+        let layout = "a groups=1 pin=2,3,4 members=1..3 durability=memory;\
+                      b groups=2 pin=3,4 members=1..2 durability=memory";
+        let mut cluster = written(None, layout, 560 + seed);
+        let kept: Vec<_> = (0..5).map(|id| cluster.write(id, 2)).collect();
+        answered(&mut cluster, &kept);
+        begin_again_without(&mut cluster, &[3, 4]);
+        cluster.give_up(1);
+        let batch = cluster.write(0, 1);
+        answered(&mut cluster, &[batch]);
+        cluster.heal();
+        cluster.run(MS * 1000);
+        wait_until_whole(&mut cluster);
+        let batches = [cluster.write(0, 1), cluster.write(1, 2)];
+        answered(&mut cluster, &batches);
+        cluster.assert_kept();
+        assert_eq!(cluster.marks.get("started again"), Some(&2));
+        let generations = (cluster.replica(0).membership.view().shards.iter())
+            .map(|shard| shard.generation)
+            .collect::<Vec<_>>();
+        assert_eq!(generations, [1, 0]);
+    }
+}
+
+#[test]
+fn majority_of_the_last_view_begins_a_shard_again() {
+    let layout = "store groups=1 nodes=0-2 members=1..2 durability=memory";
+    let mut cluster = written(None, layout, 580);
+    for id in [3, 4] {
+        cluster.crash(id);
+        cluster.run(MS * 1000);
+    }
+    let batch = cluster.write(0, 1);
+    answered(&mut cluster, &[batch]);
+    (0..3).for_each(|id| cluster.crash(id));
+    cluster.give_up(1);
+    cluster.begin_again(0);
+    // Another one is there, and has given up nothing.
+    cluster.start(1);
+    cluster.run(MS * 3000);
+    assert_eq!(cluster.status(0, 1).role, "lost", "one of three");
+    cluster.crash(1);
+    cluster.begin_again(1);
+    let batch = cluster.write(0, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.assert_kept();
+}
