@@ -638,10 +638,12 @@ impl Config {
                 ));
             }
         }
-        if self.limits.memory_max > 0 {
-            return Err(refuse(
-                "limits.memory_max is not offered with a layout yet".into(),
-            ));
+        let mut subgroups = layout.subgroups.iter();
+        if let Some(of) = subgroups.find(|it| it.service.is_some() && self.limits.memory_max > 0) {
+            return Err(refuse(format!(
+                "limits.memory_max is for keys, and subgroup '{}' has a service; leave it away",
+                of.name
+            )));
         }
         if !self.evict_after.is_zero() {
             return Err(refuse(

@@ -139,7 +139,8 @@ pub struct SubgroupFile {
     pub members: Option<MembersFile>,
     /// The replicas that shards are spread over, in turn; all unless it says otherwise.
     pub nodes: Option<Vec<u16>>,
-    /// The members of each shard, one list per shard, instead of `members` and `nodes`.
+    /// The members of each shard, one list per shard, instead of `members` and `nodes`. Beside a
+    /// minimum and a maximum: the replicas that may be members of it.
     pub pin: Option<Vec<Vec<u16>>>,
     /// As [`Subgroup::union_of`], instead of `shards` and the three above.
     #[serde(default)]
@@ -296,6 +297,29 @@ impl SubgroupFile {
         senders.map_err(|why| format!("subgroup '{name}': {why}"))
     }
 
+    /// Whether the shards of these replicas can have such members: no replica is in two of them.
+    fn check_pins(&self, pinned: &[Vec<ReplicaId>], range: Range) -> Result<(), String> {
+        let (name, Range { min, max }) = (&self.name, range);
+        let mut taken = ReplicaSet::EMPTY;
+        for (number, ids) in pinned.iter().enumerate() {
+            if min == 0 || min > max || ids.len() < min {
+                return Err(format!(
+                    "shard {name}/{number}: members = {{ min = {min}, max = {max} }} among the {} \
+                     replicas of its 'pin'; accepted are 1 <= min <= max, and min replicas at least",
+                    ids.len()
+                ));
+            }
+            if let Some(id) = ids.iter().find(|id| !taken.insert(**id)) {
+                return Err(format!(
+                    "shard {name}/{number}: 'pin' has replica {} twice; where members follow the \
+                     view, no replica is in two shards of a subgroup",
+                    id.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The subgroups that this is a union of.
     fn parts<'a>(&self, earlier: &'a [Subgroup]) -> impl Iterator<Item = &'a Subgroup> {
         let names = self.union_of.clone();
@@ -348,10 +372,10 @@ impl SubgroupFile {
             ids
         };
         if let Some(pin) = &self.pin {
-            if self.members.is_some() || self.nodes.is_some() {
+            if self.nodes.is_some() || matches!(self.members, Some(MembersFile::Fixed(_))) {
                 return Err(format!(
-                    "subgroup '{name}': 'pin' names the members of each shard; leave 'members' and \
-                     'nodes' away"
+                    "subgroup '{name}': 'pin' names the members of each shard; leave 'nodes' away, \
+                     and 'members' unless it is {{ min = …, max = … }}"
                 ));
             }
             if self.shards.is_some_and(|shards| shards != pin.len()) {
@@ -360,7 +384,11 @@ impl SubgroupFile {
                     "subgroup '{name}': 'pin' has {pinned} lists of members for {said} shards"
                 ));
             }
-            return Ok(pin.iter().map(|members| ids(members)).collect());
+            let pinned: Vec<_> = pin.iter().map(|members| ids(members)).collect();
+            if let Some(MembersFile::Viewed(range)) = self.members {
+                self.check_pins(&pinned, range)?;
+            }
+            return Ok(pinned);
         }
         let all = || (0..replicas as u16).collect();
         let nodes: Vec<u16> = self.nodes.clone().unwrap_or_else(all);
@@ -442,6 +470,32 @@ impl Layout {
         })
     }
 
+    /// The most shards that one replica can be a member of at a time: it is in one shard at most of a
+    /// subgroup whose members follow the view.
+    #[must_use]
+    pub fn shards_of_a_member_max(&self) -> usize {
+        let of = |id: ReplicaId| {
+            let shards = self.subgroups.iter().map(|subgroup| {
+                let has = subgroup
+                    .shards
+                    .iter()
+                    .filter(|ids| ids.contains(&id))
+                    .count();
+                if subgroup.view.is_some() {
+                    has.min(1)
+                } else {
+                    has
+                }
+            });
+            shards.sum()
+        };
+        let all = self
+            .subgroups
+            .iter()
+            .flat_map(|it| it.shards.iter().flatten());
+        all.map(|id| of(*id)).max().unwrap_or(1).max(1)
+    }
+
     /// The shards whose members follow the view, as the protocol's option `layout` has them.
     #[must_use]
     pub fn of_the_view(&self) -> String {
@@ -456,9 +510,14 @@ impl Layout {
                 let ids: Vec<_> = ids.iter().map(|id| id.0.to_string()).collect();
                 ids.join(",")
             };
-            let place = match subgroup.union_of.is_empty() {
-                true => format!("nodes={}", list(&subgroup.shards[0])),
-                false => format!("union={}", subgroup.union_of.join(",")),
+            let nodes = &subgroup.shards[0];
+            let place = if !subgroup.union_of.is_empty() {
+                format!("union={}", subgroup.union_of.join(","))
+            } else if subgroup.shards.iter().all(|ids| ids == nodes) {
+                format!("nodes={}", list(nodes))
+            } else {
+                let pins: Vec<_> = subgroup.shards.iter().map(|ids| list(ids)).collect();
+                format!("pin={}", pins.join("|"))
             };
             let senders = match &subgroup.senders {
                 Senders::All => String::new(),
@@ -775,6 +834,7 @@ mod tests {
             .collect();
         let expected: [&[u16]; 5] = [&[0, 1, 2], &[0, 3, 4], &[1, 2, 3], &[0, 1, 4], &[2, 3, 4]];
         assert_eq!(members, expected);
+        assert_eq!(spread.shards_of_a_member_max(), 3);
         assert_eq!(
             (&of.protocol[..], of.durability),
             ("nezha", Durability::Memory)
@@ -797,6 +857,25 @@ mod tests {
         assert_eq!(layout.of_the_view(), told);
         let parsed: quintet_replica::Layout = told.parse().expect("the protocol's form");
         assert_eq!(parsed.shards().len(), 3);
+    }
+
+    #[test]
+    fn pinned_shards_follow_the_view_among_their_own() {
+        let read = |members: &str| {
+            let members = format!(
+                r#"{{"subgroup": [{{"name": "a", "pin": [[3, 0], [2, 1]], "members": {members}}}]}}"#
+            );
+            read(&members).expect("sound")
+        };
+        let layout = read(r#"{"min": 1, "max": 2}"#);
+        let told = "a groups=1-2 pin=0,3|1,2 members=1..2 durability=memory";
+        assert_eq!(layout.of_the_view(), told);
+        assert!(told.parse::<quintet_replica::Layout>().is_ok());
+        assert_eq!(
+            layout.shards().map(|it| it.members().len()).sum::<usize>(),
+            4
+        );
+        assert_eq!(layout.shards_of_a_member_max(), 1);
     }
 
     const PARTS: &str = r#"{"name": "a", "shards": 2, "members": {"min": 1, "max": 2},
@@ -863,7 +942,19 @@ mod tests {
         for (bad, why) in [
             (
                 r#"{"name": "a", "pin": [[0]], "members": 2}"#,
-                "leave 'members'",
+                "leave 'nodes' away",
+            ),
+            (
+                r#"{"name": "a", "pin": [[0]], "nodes": [0], "members": {"min": 1, "max": 1}}"#,
+                "leave 'nodes' away",
+            ),
+            (
+                r#"{"name": "a", "pin": [[0, 1], [2]], "members": {"min": 2, "max": 2}}"#,
+                "shard a/1: members",
+            ),
+            (
+                r#"{"name": "a", "pin": [[0, 1], [1]], "members": {"min": 1, "max": 2}}"#,
+                "replica 1 twice",
             ),
             (r#"{"name": "a", "pin": [[0]], "shards": 2}"#, "1 lists"),
             (r#"{"name": "a", "members": 6}"#, "1 to 5"),

@@ -6,8 +6,8 @@ use crate::{
     metrics::Taken,
     peer_clock::Standing,
     server::{
-        BranchReport, ClockReport, DigestReport, MemberReport, NodeView, PeerClockReport,
-        SnapshotReport, StatusReport, TransferReport,
+        BranchReport, ClockReport, DigestReport, GroupReport, MemberReport, NodeView,
+        PeerClockReport, ShardLoad, SnapshotReport, StatusReport, TransferReport,
     },
 };
 use quintet_replica::{Divergence, NodeStatus, ReplicaId, Time};
@@ -94,11 +94,20 @@ impl EventLoop {
         let preferred = leader.unwrap_or_else(|| lowest.map_or(me, |lowest| lowest.min(me)));
         let leads = preferred == me;
         let (reachable, silent) = self.shell.reachable(now);
+        let load = |of: &GroupReport| ShardLoad {
+            // Without a leader the first of the members does what one of them has to.
+            leads: !["none", "halted"].contains(&of.role.as_str())
+                && of.leader.or_else(|| of.members.iter().min().copied()) == Some(me.0),
+            entries: of.entries,
+            memory: of.memory,
+        };
+        let shards = report.groups.iter().map(load).collect();
         let view = NodeView {
             node,
             reachable,
             silent,
             leads,
+            shards,
             preferred: Some(preferred),
             members: self.about.members,
             epoch: self.about.epoch,

@@ -95,7 +95,7 @@ pub struct GatewayConfig {
     pub inputs_bytes_max: usize,
     /// The sessions' lifetime as the executor counts it.
     pub session_lifetime: Duration,
-    /// The limit of the store's memory in bytes; 0 is "none".
+    /// The limit of the store's memory in bytes; 0 is "none". Each shard of a layout has a part of it.
     pub memory_max: u64,
     /// How many databases SELECT can choose from.
     pub databases: u8,
@@ -147,6 +147,17 @@ impl Default for GatewayConfig {
     }
 }
 
+/// A shard of a layout, as the memory limit needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardLoad {
+    /// As [`NodeView::leads`].
+    pub leads: bool,
+    /// Keys in its store.
+    pub entries: u64,
+    /// Memory of its store.
+    pub memory: u64,
+}
+
 /// The gateway's view of its node: for INFO, for error texts and for the memory limit. The event
 /// loop refreshes it now and then (ten times a second is plenty).
 #[derive(Clone, Debug, Default)]
@@ -162,6 +173,8 @@ pub struct NodeView {
     /// Whether this replica leads; in a protocol without leaders, whether it is the one with the
     /// lowest id among those that it reaches.
     pub leads: bool,
+    /// The shards of a layout, in its order.
+    pub shards: Vec<ShardLoad>,
     /// The replica that clients are told is the master: the leader, or in a protocol without
     /// leaders the one with the lowest id among those that this one reaches. `None` of a proxy.
     pub preferred: Option<ReplicaId>,

@@ -16,7 +16,7 @@
 //! `held` and go one by one in batches of their own (see `shares.rs`).
 
 use super::{
-    Counters, GatewayConfig, NodeView,
+    Counters, GatewayConfig, NodeView, ShardLoad,
     active_groups::ActiveGroups,
     admission::Admission,
     batches::{Entry, InFlight, Pending, Window},
@@ -592,20 +592,41 @@ impl Gateway {
     /// memory. Only the leading replica tells, so that not all do.
     pub(super) fn memory_limit_due(&self, group: usize, now: Time) -> Option<bool> {
         let limit = &self.groups[group].memory_limit;
-        let memory = self.view.node.memory;
-        if !self.view.leads || limit.in_progress || now < limit.not_before || self.shutting_down {
+        let ShardLoad {
+            leads,
+            entries,
+            memory,
+        } = self.load(group);
+        let max = match &self.config.shards {
+            Some(shards) => shards.memory_max(self.config.memory_max),
+            None => self.config.memory_max,
+        };
+        if !leads || limit.in_progress || now < limit.not_before || self.shutting_down {
             return None;
         }
         // A new leader tells once even that nothing is to be refused: what the last one has told
         // may be out of date, or from before the setting was removed.
-        let refuse = match self.config.memory_max {
-            _ if self.view.node.entries == 0 => return None,
+        let refuse = match max {
+            _ if entries == 0 => return None,
             0 => false,
             max if memory > max => true,
             max if memory <= max - max / 20 => false,
             _ => return None,
         };
         (limit.told != Some(refuse)).then_some(refuse)
+    }
+
+    /// A group, as this replica has it.
+    fn load(&self, group: usize) -> ShardLoad {
+        if self.config.shards.is_some() {
+            return self.view.shards.get(group).copied().unwrap_or_default();
+        }
+        let node = &self.view.node;
+        ShardLoad {
+            leads: self.view.leads,
+            entries: node.entries,
+            memory: node.memory,
+        }
     }
 
     pub(super) fn submit(&mut self, kind: BatchKind, now: Time, submissions: &mut Vec<Submission>) {
@@ -855,17 +876,19 @@ impl Gateway {
 
     /// The node's state has changed.
     pub fn set_view(&mut self, view: NodeView) {
-        if view.leads && !self.view.leads {
-            for queue in &mut self.groups {
-                queue.memory_limit.told = None;
-            }
-        }
+        let groups = 0..self.groups.len();
+        let led: Vec<bool> = groups.map(|group| self.load(group).leads).collect();
         if view.members > 0 {
             self.config.members = view.members;
         }
         self.read_only = view.disk_state == "full";
         self.refuses = view.disk_state == "hung";
         self.view = view;
+        for (group, led) in led.into_iter().enumerate() {
+            if !led && self.load(group).leads {
+                self.groups[group].memory_limit.told = None;
+            }
+        }
         self.active.visit_all();
     }
 

@@ -40,6 +40,8 @@ pub struct KeyShards {
     /// Longer prefixes first.
     ranges: Vec<Range>,
     places: Vec<Place>,
+    /// The most shards of one replica: its memory is divided into this number of parts.
+    parts: u64,
 }
 
 impl KeyShards {
@@ -72,6 +74,19 @@ impl KeyShards {
         Self {
             ranges,
             places: places.collect(),
+            parts: layout.shards_of_a_member_max() as u64,
+        }
+    }
+
+    /// How much memory each shard may take, for a process to take no more than this.
+    #[must_use]
+    pub const fn memory_max(&self, of_process: u64) -> u64 {
+        match of_process {
+            0 => 0,
+            all => {
+                let part = all / self.parts;
+                if part == 0 { 1 } else { part }
+            }
         }
     }
 

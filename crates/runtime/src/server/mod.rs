@@ -45,7 +45,7 @@ pub use admin::{
 };
 pub use admin_connections::AdminOptions;
 pub use change::{ASK_ANOTHER, CHANGE_MAX, ChangeReport, ChangeRequest, MemberReport};
-pub use config::{GatewayConfig, NodeView};
+pub use config::{GatewayConfig, NodeView, ShardLoad};
 pub use gateway::{ConnectionId, Gateway};
 pub use groups::GroupReport;
 pub use key_shards::KeyShards;

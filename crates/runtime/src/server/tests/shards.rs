@@ -3,7 +3,7 @@
 use super::rig::Rig;
 use crate::{
     layout::{Layout, Subgroup},
-    server::{ConnectionId, GatewayConfig, KeyShards, NodeView},
+    server::{ConnectionId, GatewayConfig, KeyShards, NodeView, ShardLoad},
 };
 use quintet_replica::{
     BatchView, Durability, Level, Outcome, ReplicaId, RequestKind, Submission, group_of,
@@ -16,6 +16,10 @@ fn divided() -> (Rig, ConnectionId) {
 }
 
 fn divided_in(durability: Durability, me: u16) -> (Rig, ConnectionId) {
+    divided_with(durability, me, 0)
+}
+
+fn divided_with(durability: Durability, me: u16, memory_max: u64) -> (Rig, ConnectionId) {
     let subgroup = |name: &str, prefix: &str, count| Subgroup {
         name: name.to_owned(),
         prefix: prefix.to_owned(),
@@ -35,6 +39,7 @@ fn divided_in(durability: Durability, me: u16) -> (Rig, ConnectionId) {
     };
     let mut rig = Rig::with(GatewayConfig {
         shards: Some(KeyShards::of(&layout, ReplicaId(me))),
+        memory_max,
         ..GatewayConfig::default()
     });
     let id = rig.connect();
@@ -55,6 +60,47 @@ fn keys_go_to_the_log_of_their_shard() {
     assert_eq!(rig.others.iter().map(held).collect::<Vec<_>>(), [1, 1]);
     assert_eq!(rig.say(id, "GET cache:a"), "$1\\r\\n1\\r\\n");
     assert_eq!(rig.gateway.counters().sessions_open, 3);
+}
+
+#[test]
+fn shard_above_its_part_of_the_memory_refuses_alone() {
+    // A process is in three shards.
+    let (mut rig, id) = divided_with(Durability::Memory, 0, 3000);
+    let [first, second] = KEYS;
+    for key in KEYS {
+        assert_eq!(rig.say(id, &format!("SET {key} 1")), "+OK\\r\\n");
+    }
+    let load = |memory, leads| ShardLoad {
+        leads,
+        entries: 1,
+        memory,
+    };
+    let mut view = NodeView {
+        leads: true,
+        shards: vec![load(1200, true), load(1500, false), load(100, true)],
+        ..NodeView::default()
+    };
+    rig.gateway.set_view(view.clone());
+    rig.run();
+    let of_first = rig.say(id, &format!("SET {first} 2"));
+    assert!(
+        of_first.starts_with("-OOM command not allowed"),
+        "{of_first}"
+    );
+    assert_eq!(
+        rig.say(id, &format!("SET {second} 2")),
+        "+OK\\r\\n",
+        "another one leads it"
+    );
+    view.shards[1].leads = true;
+    rig.gateway.set_view(view.clone());
+    rig.run();
+    assert!(rig.say(id, &format!("SET {second} 2")).starts_with("-OOM"));
+    view.shards[0].memory = 900;
+    rig.gateway.set_view(view);
+    rig.run();
+    assert_eq!(rig.say(id, &format!("SET {first} 2")), "+OK\\r\\n");
+    assert!(rig.say(id, &format!("SET {second} 2")).starts_with("-OOM"));
 }
 
 #[test]
