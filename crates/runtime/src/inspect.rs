@@ -14,7 +14,7 @@ use crate::{
 pub use quintet_replica::journal::RecordInfo;
 use quintet_replica::{
     Durability,
-    journal::{Identity, JournalError, inspect as inspect_journal},
+    journal::{Chain, Identity, Inspection, JournalError, inspect as inspect_journal},
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -151,6 +151,33 @@ impl Report {
     }
 }
 
+/// Whose records are missing in a damaged journal of several groups.
+fn whose(found: &Inspection<FileError>) -> Option<String> {
+    let list = |is: &dyn Fn(Chain) -> bool| {
+        let of = found.chains.iter().filter(|(_, chain)| is(*chain));
+        let of: Vec<_> = of.map(|(group, _)| group.0.to_string()).collect();
+        (!of.is_empty()).then(|| of.join(", "))
+    };
+    if found.chains.len() < 2 {
+        return None;
+    }
+    let said = [
+        ("lack records", list(&|it| matches!(it, Chain::Lacks(_)))),
+        ("may lack some", list(&|it| it == Chain::Unknown)),
+        ("are whole", list(&|it| it == Chain::Whole)),
+    ];
+    let said = said
+        .into_iter()
+        .filter_map(|(what, groups)| Some(format!("{} {what}", groups?)));
+    let said = said.collect::<Vec<_>>().join("; ");
+    let others = if found.all_told {
+        ""
+    } else {
+        "; groups without records may lack some, too"
+    };
+    Some(format!("Of its groups {said}{others}."))
+}
+
 fn problem(error: &JournalError<FileError>) -> Problem {
     let (segment, offset) = match error {
         JournalError::Damaged {
@@ -194,6 +221,11 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
     let found = inspect_journal(&mut disk, &identity, record)
         .map_err(|FileError { path, error }| failed(path, error))?;
     let mut problems: Vec<Problem> = found.verdict.iter().map(problem).collect();
+    for damage in problems.iter_mut().filter(|it| it.segment.is_some()) {
+        if let Some(whose) = whose(&found) {
+            damage.what += &format!(" {whose}");
+        }
+    }
     problems.extend(owner.damaged.map(|what| Problem {
         what: format!("one copy of the identity is damaged: {what}"),
         segment: None,

@@ -196,11 +196,21 @@ pub(super) struct RecordView {
     pub durable: u64,
     pub slot: Slot,
     pub of: GroupEpoch,
+    /// The number of its group's record, see [`next_count`]; 0 where it was not counted.
+    pub count: u32,
     pub payload: Bytes,
     /// The payload is a log, see [`unpack`].
     pub is_log: bool,
     /// Length with header and padding.
     pub length: usize,
+}
+
+/// The highest number of a group's record: the next one is 1 again.
+pub(super) const COUNT_MAX: u32 = (1 << 24) - 1;
+
+/// The number of a group's record after the one with this number.
+pub(super) const fn next_count(count: u32) -> u32 {
+    count % COUNT_MAX + 1
 }
 
 /// The length of a record with header and padding.
@@ -217,11 +227,12 @@ fn record_checksum(segment: u64, header: &[u8], payload: &[u8]) -> u32 {
 }
 
 /// Appends the header of a record of `payload`, which is to follow it, and then zeros up to
-/// [`record_length`]. `kind`: whether it is a log, see [`unpack`].
+/// [`record_length`]. `counts`: its sequence, the durable one, and the number of the group's record;
+/// `kind`: whether it is a log, see [`unpack`].
 pub(super) fn append_record_header(
     out: &mut Vec<u8>,
     (segment, of): (u64, GroupEpoch),
-    (sequence, durable): (u64, u64),
+    (sequence, durable, count): (u64, u64, u32),
     (slot, is_log): (Slot, bool),
     payload: &[u8],
 ) {
@@ -235,7 +246,8 @@ pub(super) fn append_record_header(
     out.extend_from_slice(&slot.0.to_le_bytes());
     out.extend_from_slice(&of.epoch.0.to_le_bytes());
     out.extend_from_slice(&of.group.0.to_le_bytes());
-    out.extend_from_slice(&[kind, 0, 0, 0]);
+    let [low, middle, high, _] = count.to_le_bytes();
+    out.extend_from_slice(&[kind, low, middle, high]);
     let checksum = record_checksum(segment, &out[start + 8..start + RECORD_HEADER], payload);
     out[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
 }
@@ -290,6 +302,7 @@ pub(super) fn read_record(bytes: &Bytes, segment: u64, at: usize) -> Option<Reco
             group: GroupId(u32::from_le_bytes(field(header, 32)?)),
             epoch: EpochNumber(u64::from_le_bytes(field(header, 24)?)),
         },
+        count: u32::from_le_bytes([header[37], header[38], header[39], 0]),
         is_log: header[36] == KIND_LOG,
         payload: bytes.slice(at + RECORD_HEADER..end),
         length: record_length(length),

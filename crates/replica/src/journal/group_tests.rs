@@ -621,3 +621,162 @@ proptest! {
         }
     }
 }
+
+// ------------------------------------------------------------------------ damage, by group
+
+/// The groups of a damaged journal, with what is known of their records.
+fn chains(disk: &mut Memory) -> ([Chain; 3], bool) {
+    let opened = open(disk.clone()).expect_err("damaged");
+    assert!(opened.is_damage(), "{opened}");
+    let found = inspect(disk, &identity(), |_| {}).expect("reads");
+    assert_eq!(found.verdict, Some(opened));
+    let of = |group: GroupEpoch| {
+        let mut chains = found.chains.iter().filter(|(id, _)| *id == group.group);
+        chains.next().expect("it has records").1
+    };
+    (GROUPS.map(of), found.all_told)
+}
+
+/// Short records of all groups in turn, twice as many of the second, over several segments.
+fn interleaved(rounds: u64) -> Memory {
+    let mut disk = marked();
+    for run in 0..3 {
+        let mut journal = open(disk).expect("opens").journal;
+        for round in 0..rounds {
+            for (nth, group) in [A, B, C, B].into_iter().enumerate() {
+                let slot = (run * rounds + round) * 4 + nth as u64;
+                journal
+                    .append(group, &record(group, slot, 40))
+                    .expect("room");
+            }
+            journal.commit().expect("room");
+        }
+        disk = journal.into_disk();
+    }
+    disk
+}
+
+fn records(disk: &mut Memory) -> Vec<RecordInfo> {
+    let mut records = Vec::new();
+    inspect(disk, &identity(), |record| records.push(*record)).expect("reads");
+    records
+}
+
+fn damage(disk: &mut Memory, record: &RecordInfo, byte: usize) {
+    let file = disk.segments.get_mut(&record.segment).expect("there");
+    file[record.offset as usize + byte] ^= 0x10;
+}
+
+#[test]
+fn every_byte_of_a_record_is_damage_of_its_group_alone() {
+    let disk = interleaved(40);
+    let all = records(&mut disk.clone());
+    assert!(disk.segments.len() > 1);
+    // One in the middle of a segment, the last one of a segment, and the first of the next.
+    let next = all.iter().position(|it| it.segment > all[0].segment);
+    let next = next.expect("several segments");
+    for damaged in [all[30], all[31], all[next - 1], all[next]] {
+        for byte in 0..RECORD_HEADER + 40 {
+            let mut disk = disk.clone();
+            damage(&mut disk, &damaged, byte);
+            let (chains, all_told) = chains(&mut disk);
+            let expected = GROUPS.map(|group| match group.group == damaged.group {
+                true => Chain::Lacks(1),
+                false => Chain::Whole,
+            });
+            assert_eq!(
+                (chains, all_told),
+                (expected, true),
+                "{damaged:?}, byte {byte}"
+            );
+        }
+    }
+}
+
+#[test]
+fn group_without_a_later_record_may_lack_one() {
+    let mut journal = fresh();
+    append(&mut journal, A, 1..=3);
+    append(&mut journal, C, 4..=4);
+    append(&mut journal, B, 5..=9);
+    let mut disk = journal.into_disk();
+    let all = records(&mut disk);
+    // The last one of C. It could as well be of A.
+    damage(&mut disk, &all[3], RECORD_HEADER + 9);
+    let found = inspect(&mut disk.clone(), &identity(), |_| {}).expect("reads");
+    let known: Vec<_> = found
+        .chains
+        .iter()
+        .map(|(group, chain)| (group.0, *chain))
+        .collect();
+    assert_eq!(known, [(0, Chain::Unknown), (7, Chain::Unknown)]);
+    assert!(!found.all_told);
+    // One of B besides it, with a later one.
+    damage(&mut disk, &all[5], 3);
+    let found = inspect(&mut disk, &identity(), |_| {}).expect("reads");
+    let known: Vec<_> = found
+        .chains
+        .iter()
+        .map(|(group, chain)| (group.0, *chain))
+        .collect();
+    assert_eq!(known, [(0, Chain::Unknown), (7, Chain::Lacks(1))]);
+    assert!(!found.all_told);
+}
+
+#[test]
+fn damage_at_the_tail_may_be_of_any_group() {
+    let mut disk = interleaved(10);
+    let last = *records(&mut disk).last().expect("there");
+    damage(&mut disk, &last, RECORD_HEADER + 20);
+    assert_eq!(chains(&mut disk), ([Chain::Unknown; 3], false));
+}
+
+#[test]
+fn missing_segment_is_damage_of_those_who_had_records_there() {
+    let mut journal = fresh();
+    append(&mut journal, A, 1..=3);
+    append(&mut journal, B, 1..=3);
+    append(&mut journal, C, 1..=3);
+    append(&mut journal, B, 4..=80);
+    for group in [A, B, C] {
+        append(&mut journal, group, 90..=91);
+    }
+    let mut disk = journal.into_disk();
+    assert!(disk.segments.len() > 3);
+    let second = *disk.segments.keys().nth(1).expect("there");
+    disk.segments.remove(&second);
+    let ([a, b, c], all_told) = chains(&mut disk);
+    assert!(all_told && (a, c) == (Chain::Whole, Chain::Whole));
+    assert!(matches!(b, Chain::Lacks(2..)), "{b:?}");
+}
+
+#[test]
+fn records_at_the_beginning_that_are_gone_may_be_of_any_group() {
+    let disk = interleaved(40);
+    let first = *disk.segments.keys().next().expect("there");
+    let mut missing = disk.clone();
+    missing.segments.remove(&first);
+    assert_eq!(chains(&mut missing), ([Chain::Unknown; 3], false));
+    let mut headless = disk;
+    let file = headless.segments.get_mut(&first).expect("there");
+    file[9] ^= 1;
+    file[BLOCK + 9] ^= 1;
+    assert_eq!(chains(&mut headless), ([Chain::Unknown; 3], false));
+}
+
+#[test]
+fn log_that_was_brought_forward_needs_nothing_before_it() {
+    let mut journal = fresh();
+    append(&mut journal, B, 1..=3);
+    append(&mut journal, A, 1..=40);
+    assert_eq!(journal.bring_forward(B), Ok(true));
+    append(&mut journal, A, 41..=42);
+    let mut disk = journal.into_disk();
+    let all = records(&mut disk);
+    damage(&mut disk, &all[1], RECORD_HEADER);
+    let found = inspect(&mut disk, &identity(), |_| {}).expect("reads");
+    assert_eq!(
+        found.chains,
+        [(GroupId(0), Chain::Whole), (GroupId(7), Chain::Whole)]
+    );
+}

@@ -8,7 +8,8 @@
 
 use super::{
     Disk, Identity, JournalError,
-    format::{BLOCK, HeaderFound, Known, SegmentHeader, read_record},
+    chains::{Chain, Chains},
+    format::{BLOCK, HeaderFound, Known, RECORD_HEADER, RecordView, SegmentHeader, read_record},
     mark::Marks,
     promise::{self, Promises},
     scan,
@@ -71,6 +72,10 @@ pub struct Inspection<E> {
     pub complete: bool,
     /// Whether the last write was unfinished; that is no damage.
     pub torn: bool,
+    /// The groups that have records, and whether some of them are missing.
+    pub chains: Vec<(GroupId, Chain)>,
+    /// Every record that is missing is one of these groups': none that has no record lacks any.
+    pub all_told: bool,
     /// The error of a start: none when it would continue.
     pub verdict: Option<JournalError<E>>,
 }
@@ -85,6 +90,14 @@ pub fn inspect<D: Disk>(
     mut record: impl FnMut(&RecordInfo),
 ) -> Result<Inspection<D::Error>, D::Error> {
     let mut segments = Vec::new();
+    let mut chains = Chains::default();
+    let marks = Marks::read(disk, identity);
+    // Those before it are trimmed, whether their files are deleted yet or not.
+    let (first, needed) = match &marks {
+        Ok(Marks::Newest(mark)) => (mark.first, mark.durable > 0),
+        _ => (0, false),
+    };
+    let mut begun = false;
     for number in disk.segments()? {
         let bytes = disk.read(number)?;
         let mut info = SegmentInfo {
@@ -92,8 +105,17 @@ pub fn inspect<D: Disk>(
             length: bytes.len() as u64,
             ..SegmentInfo::default()
         };
+        let mut begins = None;
         if let HeaderFound::Valid(header) = SegmentHeader::read(&bytes) {
             info.first = Some(header.first);
+            begins = Some(header.first).filter(|_| header.number == number);
+        }
+        if number >= first {
+            let missing = begins.is_none() || needed && number > first;
+            if !core::mem::replace(&mut begun, true) && missing {
+                chains.lose_beginning();
+            }
+            begins.into_iter().for_each(|first| chains.reach(first));
         }
         let mut at = BLOCK;
         while let Some(found) = read_record(&bytes, number, at) {
@@ -108,6 +130,9 @@ pub fn inspect<D: Disk>(
                 is_log: found.is_log,
                 length: found.payload.len() as u64,
             });
+            if number >= first {
+                add(&mut chains, &found);
+            }
             at += found.length;
             info.records += 1;
             info.last = found.sequence;
@@ -115,6 +140,16 @@ pub fn inspect<D: Disk>(
             info.slots = Some((low.min(found.slot), high.max(found.slot)));
         }
         info.end = at as u64;
+        // Behind damage there may be more.
+        while number >= first && at + RECORD_HEADER <= bytes.len() {
+            match read_record(&bytes, number, at) {
+                Some(found) => {
+                    add(&mut chains, &found);
+                    at += found.length;
+                }
+                None => at += 8,
+            }
+        }
         segments.push(info);
     }
     let promises = [promise::look(disk, 0)?, promise::look(disk, 1)?];
@@ -124,10 +159,15 @@ pub fn inspect<D: Disk>(
         durable: None,
         complete: false,
         torn: false,
+        chains: Vec::new(),
+        all_told: true,
         verdict: None,
     };
-    match Marks::read(disk, identity) {
-        Ok(Marks::Newest(mark)) => inspection.durable = Some(mark.durable),
+    match marks {
+        Ok(Marks::Newest(mark)) => {
+            inspection.durable = Some(mark.durable);
+            chains.reach(mark.durable + 1);
+        }
         Ok(_) => {}
         Err(error) => inspection.verdict = Some(error),
     }
@@ -137,5 +177,13 @@ pub fn inspect<D: Disk>(
         Err(JournalError::Disk(error)) => return Err(error),
         Err(error) => inspection.verdict = inspection.verdict.take().or(Some(error)),
     }
+    (inspection.chains, inspection.all_told) = (chains.groups().collect(), chains.all_told());
     Ok(inspection)
+}
+
+/// Adds a record that follows those before it, or comes behind a hole.
+fn add(chains: &mut Chains, record: &RecordView) {
+    if chains.next().is_none_or(|next| record.sequence >= next) {
+        chains.add(record);
+    }
 }

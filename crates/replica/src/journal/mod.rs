@@ -8,7 +8,7 @@
 //!
 //!   segment = header block | record record … | zeros          a record never crosses segments
 //!   record  = length u32 | crc32c u32 | sequence u64 | durable u64 | slot u64 | epoch u64
-//!           | group u32 | kind u8 | zero u8 u16 | payload | zeros up to a multiple of 8
+//!           | group u32 | kind u8 | count u24 | payload | zeros up to a multiple of 8
 //! ```
 //!
 //! All groups of a process share one journal, so that a commit is one durable write for all. Order
@@ -22,7 +22,9 @@
 //! the groups may be an older copy, and the group's promises would be broken.
 //!
 //! `sequence` counts records without a gap across segments. `durable` is the last sequence that was
-//! durable when the record was written: that tells a torn tail from damage. A bad record is the
+//! durable when the record was written: that tells a torn tail from damage. `count` counts the
+//! records of each group, so that damage tells whose records are gone; 0 where there is one group, and
+//! in journals of earlier versions. A bad record is the
 //! torn end of an unacknowledged write unless a later, valid one, or a mark, says that it was
 //! durable. Then it is damage, nothing is changed, and there are two ways on: a replica that cannot
 //! do without the record refuses to start, and a replica with enough peers begins its journal again
@@ -34,6 +36,7 @@
 //! A promise is written to both slots, one after the other, before it counts as durable. A crash
 //! tears at most one slot, and when one rots the other holds the same.
 
+mod chains;
 mod format;
 mod inspect;
 mod mark;
@@ -42,6 +45,7 @@ mod promise;
 mod scan;
 mod writer;
 
+pub use chains::Chain;
 pub use format::{BLOCK, GroupEpoch, Identity, RECORD_HEADER};
 pub use inspect::{Inspection, RecordInfo, SegmentInfo, inspect};
 pub use mark::MARK_SLOT;

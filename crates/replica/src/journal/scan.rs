@@ -63,6 +63,8 @@ impl Kept {
 pub(super) struct Scan {
     /// By group.
     pub records: Vec<Vec<(Slot, Bytes)>>,
+    /// By group: the number of its last record, 0 where it is not known.
+    pub counts: Vec<u32>,
     /// There are records of groups that the replica has left.
     pub has_left: bool,
     pub kept: Vec<Kept>,
@@ -138,6 +140,7 @@ pub(super) fn scan<D: Disk>(
     };
     let mut scan = Scan {
         records: vec![Vec::new(); groups],
+        counts: vec![0; groups],
         has_left: false,
         kept: Vec::new(),
         void: Vec::new(),
@@ -239,6 +242,7 @@ pub(super) fn scan<D: Disk>(
             let (offset, sequence) = (at as u64, scan.next);
             at += record.length;
             scan.next += 1;
+            let count = record.count;
             match known.place(what, record.of)? {
                 Place::At(group) if !scan.take(group, record, &mut shares) => {
                     return Err(JournalError::Damaged {
@@ -247,7 +251,7 @@ pub(super) fn scan<D: Disk>(
                         sequence,
                     });
                 }
-                Place::At(_) => {}
+                Place::At(group) => scan.counts[group] = count,
                 Place::Left => scan.has_left = true,
                 Place::Earlier => {}
             }

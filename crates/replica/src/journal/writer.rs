@@ -36,6 +36,8 @@ struct Group {
     complete: bool,
     /// It was left.
     left: bool,
+    /// The number of its last record.
+    count: u32,
 }
 
 /// The segments that a group needs.
@@ -157,6 +159,7 @@ impl<D: Disk> Journal<D> {
                 below: Slot(0),
                 complete: complete(at),
                 left: false,
+                count: scan.counts[at],
             })
             .collect();
         let number_last = scan
@@ -246,6 +249,7 @@ impl<D: Disk> Journal<D> {
                 below: Slot(0),
                 complete: *complete,
                 left: false,
+                count: 0,
             })
             .collect();
         let mut flags_change = false;
@@ -384,13 +388,18 @@ impl<D: Disk> Journal<D> {
             unreachable!("a segment was begun")
         };
         let number = current.number;
+        let count = match current.plain {
+            true => 0,
+            false => format::next_count(self.groups[at].count),
+        };
         if let Some(share) = current.shares.get_mut(at) {
             share.add(slot, length);
         } else {
             current.shares.resize(at + 1, Share::default());
             current.shares[at].add(slot, length);
         }
-        let counts = (self.sequence_next, self.durable);
+        let counts = (self.sequence_next, self.durable, count);
+        self.groups[at].count = count;
         let buffer = &mut self.buffer;
         format::append_record_header(buffer, (number, of), counts, (slot, is_log), record);
         let mut left = &record[..];
@@ -626,6 +635,7 @@ impl<D: Disk> Journal<D> {
             below: Slot(0),
             complete: true,
             left: false,
+            count: 0,
         });
         GroupIndex::new(self.groups.len() - 1)
     }
