@@ -13,10 +13,13 @@ enum Tag {
     Ordered,
     Query,
     Gather,
+    View,
 }
 
 impl Tag {
-    const ALL: [Self; 3] = [Self::Ordered, Self::Query, Self::Gather];
+    /// Those that are called through handles.
+    const CALLED: [Self; 3] = [Self::Ordered, Self::Query, Self::Gather];
+    const ALL: [Self; 4] = [Self::Ordered, Self::Query, Self::Gather, Self::View];
 
     /// As it is written.
     const fn word(self) -> &'static str {
@@ -24,6 +27,7 @@ impl Tag {
             Self::Ordered => "ordered",
             Self::Query => "query",
             Self::Gather => "gather",
+            Self::View => "view",
         }
     }
 
@@ -35,6 +39,7 @@ impl Tag {
                 Self::Ordered => "Ordered",
                 Self::Query => "Query",
                 Self::Gather => "Gather",
+                Self::View => "View",
             }
         )
     }
@@ -50,6 +55,9 @@ struct Tagged {
     arguments: Vec<(Ident, Type)>,
     answer: Type,
 }
+
+const VIEW_ARGUMENTS: &str =
+    "a #[view] method takes `&ShardView`, and before it `&mut CallContext` if it needs one";
 
 pub fn expand(arguments: &TokenStream, mut item: ItemImpl) -> syn::Result<TokenStream> {
     let mut errors = Errors::default();
@@ -78,11 +86,15 @@ pub fn expand(arguments: &TokenStream, mut item: ItemImpl) -> syn::Result<TokenS
             methods.extend(take_tagged(method, &mut errors));
         }
     }
-    if methods.is_empty() {
+    let is_called = |method: &Tagged| method.tag != Tag::View;
+    if !methods.iter().any(is_called) {
         errors.add(
             &item.self_ty,
             "there is no method with #[ordered], #[query] or #[gather]",
         );
+    }
+    for second in methods.iter().filter(|it| !is_called(it)).skip(1) {
+        errors.add(&second.name, "a service has one #[view] method");
     }
     let mut numbers = Vec::new();
     for method in &methods {
@@ -133,16 +145,17 @@ fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
     }
     let mut inputs = signature.inputs.iter();
     match (tag, inputs.next()) {
-        (Tag::Ordered, Some(FnArg::Receiver(it)))
+        (Tag::Ordered | Tag::View, Some(FnArg::Receiver(it)))
             if it.reference.is_some() && it.mutability.is_some() && it.colon_token.is_none() => {}
         (Tag::Query | Tag::Gather, Some(FnArg::Receiver(it)))
             if it.reference.is_some() && it.mutability.is_none() && it.colon_token.is_none() => {}
-        (Tag::Ordered, first) => {
+        (Tag::Ordered | Tag::View, first) => {
             let at: &dyn ToTokens = first.map_or(&signature.ident as _, |it| it as _);
-            errors.add(
-                at,
-                "an #[ordered] method takes `&mut self`: it is for changes",
-            );
+            let message = match tag {
+                Tag::View => "a #[view] method takes `&mut self`: it is executed in order",
+                _ => "an #[ordered] method takes `&mut self`: it is for changes",
+            };
+            errors.add(at, message);
         }
         (Tag::Query | Tag::Gather, first) => {
             let at: &dyn ToTokens = first.map_or(&signature.ident as _, |it| it as _);
@@ -150,26 +163,35 @@ fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
             errors.add(at, &message);
         }
     }
-    let (mut has_context, mut has_place, mut arguments) = (false, false, Vec::new());
+    let (mut has_context, mut has_place, mut has_view) = (false, false, false);
+    let mut arguments = Vec::new();
     for (place, input) in inputs.enumerate() {
         let FnArg::Typed(input) = input else {
             continue;
         };
         if is_reference_to(&input.ty, "CallContext") {
-            if place > 0 || tag != Tag::Ordered {
-                let message = "a CallContext is the first argument of an #[ordered] method";
+            if place > 0 || !matches!(tag, Tag::Ordered | Tag::View) {
+                let message =
+                    "a CallContext is the first argument of an #[ordered] or #[view] method";
                 errors.add(&input.ty, message);
             }
             has_context = true;
             continue;
         }
         if is_reference_to(&input.ty, "Place") {
-            if place > 0 || tag == Tag::Ordered {
+            if place > 0 || !matches!(tag, Tag::Query | Tag::Gather) {
                 let message = "a Place is the first argument of a #[query] or a #[gather]: what is \
                                ordered is the same at each member";
                 errors.add(&input.ty, message);
             }
             has_place = true;
+            continue;
+        }
+        if tag == Tag::View {
+            if has_view || !is_reference_to(&input.ty, "ShardView") {
+                errors.add(&input.ty, VIEW_ARGUMENTS);
+            }
+            has_view = true;
             continue;
         }
         check_names(&input.ty, errors);
@@ -185,6 +207,12 @@ fn take_tagged(method: &mut ImplItemFn, errors: &mut Errors) -> Option<Tagged> {
         let message = "the first argument of a #[gather] is `place: &Place`: without it all members \
                        answer the same";
         errors.add(&signature.ident, message);
+    }
+    if tag == Tag::View && !has_view {
+        errors.add(&signature.ident, VIEW_ARGUMENTS);
+    }
+    if let (Tag::View, ReturnType::Type(_, of)) = (tag, &signature.output) {
+        errors.add(of, "a #[view] method has no answer: no caller waits for it");
     }
     let answer = match &signature.output {
         ReturnType::Default => syn::parse_quote!(()),
@@ -265,6 +293,39 @@ impl Tagged {
         number_of(&self.key())
     }
 
+    /// What is known of it.
+    fn row(&self) -> TokenStream {
+        let (number, name, signature) = (self.number(), self.name.to_string(), self.signature());
+        let terms = number_of(&signature);
+        let (kind, has_place) = (self.tag.kind(), self.has_place);
+        quote! {
+            ::quintet::groups::Method {
+                number: #number,
+                name: #name,
+                signature: #signature,
+                terms: #terms,
+                kind: ::quintet::groups::MethodKind::#kind,
+                has_place: #has_place,
+            }
+        }
+    }
+
+    /// The items of the one that is told of views.
+    fn view(&self) -> TokenStream {
+        let (row, name) = (self.row(), &self.name);
+        let context = self.has_context.then(|| quote!(__context,));
+        quote! {
+            const VIEW: Option<::quintet::groups::Method> = Some(#row);
+            fn call_view(
+                &mut self,
+                __context: &mut ::quintet::groups::CallContext<'_>,
+                __view: &::quintet::groups::ShardView,
+            ) {
+                self.#name(#context __view);
+            }
+        }
+    }
+
     /// Its arm where a call is read from JSON.
     fn json_arm(&self) -> TokenStream {
         let (name, number, signature) = (self.name.to_string(), self.number(), self.signature());
@@ -324,7 +385,7 @@ impl Tagged {
             Tag::Ordered => format_ident!("call_ordered"),
             Tag::Query if self.has_place => format_ident!("call_at_place"),
             Tag::Query => format_ident!("call_query"),
-            Tag::Gather => format_ident!("call_gather"),
+            Tag::Gather | Tag::View => format_ident!("call_gather"),
         };
         let call = quote_spanned!(answer.span() => #call);
         let pending = match self.tag {
@@ -374,21 +435,9 @@ fn text_of(of: &Type) -> String {
 
 fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream {
     let of = |tag: Tag| methods.iter().filter(move |it| it.tag == tag);
-    let rows = methods.iter().map(|it| {
-        let (number, name, signature) = (it.number(), it.name.to_string(), it.signature());
-        let terms = number_of(&signature);
-        let (kind, has_place) = (it.tag.kind(), it.has_place);
-        quote! {
-            ::quintet::groups::Method {
-                number: #number,
-                name: #name,
-                signature: #signature,
-                terms: #terms,
-                kind: ::quintet::groups::MethodKind::#kind,
-                has_place: #has_place,
-            }
-        }
-    });
+    let views = of(Tag::View).map(|it| it.view());
+    let called = methods.iter().filter(|it| it.tag != Tag::View);
+    let rows = called.clone().map(Tagged::row);
     let (ordered_arms, query_arms) = (
         of(Tag::Ordered).map(Tagged::arm),
         of(Tag::Query).chain(of(Tag::Gather)).map(Tagged::arm),
@@ -421,8 +470,8 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
             }
         }
     });
-    let read_json = methods.iter().map(Tagged::json_arm);
-    let to_json = methods.iter().map(|it| {
+    let read_json = called.clone().map(Tagged::json_arm);
+    let to_json = called.map(|it| {
         let (number, answer) = (it.number(), &it.answer);
         let write = quote_spanned!(answer.span() => ::quintet::groups::macros::answer_to_json);
         quote!(#number => #write::<#answer>(value),)
@@ -448,13 +497,15 @@ fn generate(service: &Ident, methods: &[Tagged], item: &ItemImpl) -> TokenStream
             #(#values)*
         }
     };
-    let [ordered, query, gather] = Tag::ALL.map(|tag| format_ident!("{service}{}", tag.kind()));
+    let [ordered, query, gather] = Tag::CALLED.map(|tag| format_ident!("{service}{}", tag.kind()));
     quote! {
         #item
 
         #[allow(unused_variables, private_interfaces)]
         impl ::quintet::groups::Methods for #service {
             const METHODS: &'static [::quintet::groups::Method] = &[#(#rows),*];
+            #(#views)*
+
             fn call_of_json(
                 method: &str,
                 arguments: &str,

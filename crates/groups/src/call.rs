@@ -37,6 +37,10 @@ pub enum Kind {
     Settle,
     /// The hand-offs that wait.
     Outbox,
+    /// The shard has these members from here on, see [`view`](crate::view).
+    View,
+    /// The number of the last view.
+    LastView,
 }
 
 /// A call that was handed off, as it is delivered.
@@ -53,6 +57,12 @@ pub struct Delivery<'a> {
 }
 
 impl Kind {
+    /// Whether only members send it, by their couriers and heralds.
+    #[must_use]
+    pub const fn is_of_members(self) -> bool {
+        matches!(self, Self::Deliver | Self::Settle | Self::View)
+    }
+
     const fn tag(self) -> u8 {
         match self {
             Self::Ordered(_) => 0,
@@ -66,6 +76,8 @@ impl Kind {
             Self::QueryFrom(_) => 8,
             Self::Mark(_) => 9,
             Self::Follow => 10,
+            Self::View => 11,
+            Self::LastView => 12,
         }
     }
 }
@@ -122,6 +134,8 @@ impl<'a> Call<'a> {
             8 => with(Kind::QueryFrom)?,
             9 => with(Kind::Mark)?,
             10 => (Kind::Follow, rest),
+            11 => (Kind::View, rest),
+            12 => (Kind::LastView, rest),
             _ => return None,
         };
         Some(Self {

@@ -23,6 +23,7 @@ pub mod notices;
 mod past;
 pub mod place;
 pub mod service;
+pub mod view;
 pub mod when;
 
 /// Bytes as a field, an argument or an answer: cheap to clone, and encoded as they are.
@@ -37,6 +38,7 @@ pub use quintet_groups_macros::{Service, service};
 pub use service::{
     FieldOf, HasHistory, JsonCall, Method, MethodKind, Methods, Reply, Service, Versioned,
 };
+pub use view::ShardView;
 pub use when::{NoTime, Time, Version, When};
 
 /// Where the macros look for their items.

@@ -4,6 +4,7 @@
 //!   ordered call ──► handler ──► fields changed? ── yes ──► version + 1, with the command's time
 //!   call at t    ──► last version with a time ≤ t ──► fork, rewound ──► the same handler
 //!   snapshot     ──► fork ──► header │ times of versions │ records of each field │ hand-offs │ notices
+//!                                                                                │ view
 //! ```
 //!
 //! The time of a version is the log's clock, but no earlier than that of the version before, and later
@@ -23,7 +24,8 @@ use crate::{
     hand_off::{Destinations, HandOff, HandOffs, Numbers},
     notices::{Notice, Notices},
     place::{Lending, Place},
-    service::{Methods, terms_of},
+    service::{Methods, compared, terms_of},
+    view::{self, ShardView},
 };
 use quintet_replica::{
     At, Bug, DigestBegun, Injected, PastAnswer, RestoreError, SnapshotProgress, StateMachine,
@@ -65,9 +67,13 @@ const TRIMMED_PER_COMMAND: usize = 64;
 const TIMES_PER_RECORD: usize = 1024;
 /// A record of a snapshot is not longer.
 const RECORD_MAX: u32 = 1 << 30;
-/// The first format had no notifications.
-const FORMAT: u32 = 2;
-const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
+/// The first format had no notifications. The third one has views, and is that of services that are
+/// told of them.
+const FORMATS: std::ops::RangeInclusive<u32> = 1..=3;
+
+const fn format_of<S: Methods>() -> u32 {
+    if S::VIEW.is_some() { 3 } else { 2 }
+}
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Header {
@@ -88,6 +94,7 @@ enum Record {
     HandOff,
     Notices,
     Notice,
+    View,
     End,
 }
 
@@ -121,6 +128,8 @@ pub struct ServiceMachine<S> {
     here: Here,
     hand_offs: HandOffs,
     notices: Notices,
+    /// The last one that was told.
+    view: view::Told,
     header: Header,
     /// Of the versions from the horizon on.
     times: VecDeque<u64>,
@@ -145,8 +154,9 @@ impl<S: Methods> ServiceMachine<S> {
             here: Here::default(),
             hand_offs: HandOffs::default(),
             notices: Notices::default(),
+            view: view::Told::default(),
             header: Header {
-                format: FORMAT,
+                format: format_of::<S>(),
                 ..Header::default()
             },
             times: VecDeque::from([0]),
@@ -214,7 +224,7 @@ impl<S: Methods> ServiceMachine<S> {
             return Err(fault.clone());
         }
         match call.kind {
-            Kind::Ordered(floor) => self.execute(at, floor, call, reply),
+            Kind::Ordered(floor) => self.execute_call(at, floor, call, reply),
             Kind::Deliver => {
                 let delivery: Option<Delivery<'_>> = encoding::decode(call.arguments);
                 let it = delivery.ok_or(Fault::Schema)?;
@@ -234,7 +244,7 @@ impl<S: Methods> ServiceMachine<S> {
                     true => 0,
                     false => it.time,
                 };
-                self.execute(at, cause, call, reply)?;
+                self.execute_call(at, cause, call, reply)?;
                 self.hand_offs.set_executed(it.source, it.number);
                 Ok(())
             }
@@ -254,6 +264,10 @@ impl<S: Methods> ServiceMachine<S> {
                 }
                 self.answer(reply, |_| {});
                 Ok(())
+            }
+            Kind::View => {
+                let told: Option<view::Told> = encoding::decode(call.arguments);
+                self.order_view(at, told.ok_or(Fault::Schema)?, reply)
             }
             _ => Err(Fault::Schema),
         }
@@ -282,7 +296,29 @@ impl<S: Methods> ServiceMachine<S> {
         answer.end(reply, self.header.version, self.header.time, &Made::new());
     }
 
-    fn execute(
+    /// Tells the service of a view that is later than the last one.
+    fn order_view(&mut self, at: &At, told: view::Told, reply: &mut Vec<u8>) -> Result<(), Fault> {
+        let method = S::VIEW.ok_or(Fault::Schema)?.number;
+        let is_later = told.number > self.view.number || self.injected.is(Bug::ViewsInAnyOrder);
+        if is_later && told.members != self.view.members {
+            if self.hand_offs.is_full() {
+                return Err(Fault::Busy);
+            }
+            let view = ShardView::new(&told, &self.view);
+            self.execute(at, 0, method, reply, |service, context, _| {
+                service.call_view(context, &view);
+                Some(())
+            })?;
+        } else {
+            self.answer(reply, |_| {});
+        }
+        if is_later {
+            self.view = told;
+        }
+        Ok(())
+    }
+
+    fn execute_call(
         &mut self,
         at: &At,
         floor: u64,
@@ -303,12 +339,27 @@ impl<S: Methods> ServiceMachine<S> {
             true => 0,
             false => floor,
         };
+        let (method, arguments) = (call.method, call.arguments);
+        self.execute(at, floor, method, reply, |service, context, reply| {
+            service.call_ordered(context, method, arguments, reply)
+        })
+    }
+
+    /// Executes a handler; `None` when there is none.
+    fn execute(
+        &mut self,
+        at: &At,
+        floor: u64,
+        method: u32,
+        reply: &mut Vec<u8>,
+        handler: impl FnOnce(&mut S, &mut CallContext<'_>, &mut Vec<u8>) -> Option<()>,
+    ) -> Result<(), Fault> {
         let time = self.time_at(at, floor)?;
         let mut context = CallContext::new(*at, time, self.header.version, &self.destinations);
         let answer = call::begin_answer(reply);
         let service = &mut self.service;
         let ended = call::guarded(|| {
-            service.call_ordered(&mut context, call.method, call.arguments, reply)?;
+            handler(service, &mut context, reply)?;
             let mut changed = false;
             service.each_mut(&mut |_, field| match field.changed() {
                 Ok(is_so) => changed |= is_so,
@@ -320,7 +371,7 @@ impl<S: Methods> ServiceMachine<S> {
             Ok(Some(changed)) => changed,
             Ok(None) => return Err(Fault::Schema),
             Err(message) => {
-                let fault = self.panicked(call.method, message, true);
+                let fault = self.panicked(method, message, true);
                 self.service.each_mut(&mut |_, field| field.undo());
                 self.header.stopped = Some(fault.clone());
                 return Err(fault);
@@ -343,7 +394,7 @@ impl<S: Methods> ServiceMachine<S> {
     }
 
     fn panicked(&self, method: u32, message: String, stopped: bool) -> Fault {
-        let method = S::METHODS.iter().find(|it| it.number == method);
+        let method = compared::<S>().find(|it| it.number == method);
         Fault::Panicked {
             method: method.map_or_else(String::new, |it| it.name.to_owned()),
             version: self.header.version,
@@ -471,6 +522,7 @@ impl<S: Methods> ServiceMachine<S> {
             times: self.times.clone(),
             hand_offs: self.hand_offs.clone(),
             notices: self.notices.clone(),
+            view: self.view.clone(),
             stage: Stage::Header,
         }
     }
@@ -483,10 +535,11 @@ impl<S: Methods> ServiceMachine<S> {
         match kind {
             Record::Header => {
                 self.header = encoding::decode(bytes).ok_or_else(broken)?;
-                let format = std::mem::replace(&mut self.header.format, FORMAT);
+                let format = std::mem::replace(&mut self.header.format, format_of::<S>());
                 if !FORMATS.contains(&format) {
                     return Err(RestoreError(format!(
-                        "its format is {format}; this build reads up to {FORMAT}"
+                        "its format is {format}; this build reads up to {}",
+                        FORMATS.end()
                     )));
                 }
                 self.times.clear();
@@ -525,6 +578,10 @@ impl<S: Methods> ServiceMachine<S> {
                 let notice: Option<Notice> = encoding::decode(bytes);
                 self.notices.restore(notice.ok_or_else(broken)?)?;
             }
+            Record::View => {
+                let view: Option<view::Told> = encoding::decode(bytes);
+                self.view = view.ok_or_else(broken)?;
+            }
             Record::End => self.ended = true,
         }
         Ok(())
@@ -538,6 +595,7 @@ struct Copying<S> {
     times: VecDeque<u64>,
     hand_offs: HandOffs,
     notices: Notices,
+    view: view::Told,
     stage: Stage,
 }
 
@@ -549,6 +607,7 @@ enum Stage {
     HandOffs(Option<(String, u64)>),
     Notices,
     Notice(usize),
+    View,
     End,
     Over,
 }
@@ -615,11 +674,20 @@ impl<S: Methods> Copying<S> {
             }
             Stage::Notice(place) => {
                 let Some(next) = self.notices.at(*place) else {
-                    self.stage = Stage::End;
+                    self.stage = match S::VIEW {
+                        Some(_) => Stage::View,
+                        None => Stage::End,
+                    };
                     return self.next_record(out);
                 };
                 put_record(Record::Notice, 0, out, |out| encoding::append(next, out));
                 *place += 1;
+            }
+            Stage::View => {
+                put_record(Record::View, 0, out, |out| {
+                    encoding::append(&self.view, out);
+                });
+                self.stage = Stage::End;
             }
             Stage::End => {
                 put_record(Record::End, 0, out, |_| {});
@@ -645,6 +713,7 @@ fn put_record(kind: Record, field: u32, out: &mut Vec<u8>, write: impl FnOnce(&m
         Record::HandOff => 5,
         Record::Notices => 6,
         Record::Notice => 7,
+        Record::View => 8,
     };
     out.push(tag);
     out.extend_from_slice(&field.to_le_bytes());
@@ -687,6 +756,10 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
             Some((_, call)) if call.kind == Kind::Outbox => self.outbox(call, reply),
             Some((_, call)) if call.kind == Kind::History => self.history(call, reply),
             Some((_, call)) if call.kind == Kind::Follow => self.follow(call, reply),
+            Some((_, call)) if call.kind == Kind::LastView => {
+                self.answer(reply, |out| encoding::append(&self.view.number, out));
+                Ok(())
+            }
             _ if self.header.stopped.is_some() => Err(self.fault(Fault::Schema)),
             Some((around, call)) if call.kind == Kind::Query => {
                 self.ask(&self.service, (around, call), now, reply)
@@ -756,13 +829,13 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     }
 
     fn terms(&self) -> quintet_replica::Terms {
-        let number = |method: &crate::service::Method| {
+        let number = |method: crate::service::Method| {
             let name = format!("{}.{}", S::NAME, method.name);
             (name, u64::from(method.terms))
         };
         let mut terms = vec![(format!("{}: fields", S::NAME), u64::from(S::FIELDS))];
         match S::METHODS.len() <= METHODS_NAMED {
-            true => terms.extend(S::METHODS.iter().map(number)),
+            true => terms.extend(compared::<S>().map(number)),
             false => terms.push((format!("{}: methods", S::NAME), u64::from(terms_of::<S>()))),
         }
         // None is not the same as a moment.
@@ -827,6 +900,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
                 5 => Record::HandOff,
                 6 => Record::Notices,
                 7 => Record::Notice,
+                8 => Record::View,
                 tag => return Err(RestoreError(format!("{tag} is no kind of record"))),
             };
             let number = |at: usize| {

@@ -1,7 +1,7 @@
 //! The traits that the macros implement: a service as a list of fields and a list of methods.
 
 use crate::{
-    CallContext, Place, encoding,
+    CallContext, Place, ShardView, encoding,
     fields::{AnyField, Persistent, PersistentMap},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -43,6 +43,8 @@ pub enum MethodKind {
     Query,
     /// At each member, with an answer of each.
     Gather,
+    /// By the members themselves, in order, when the shard's members change.
+    View,
 }
 
 /// A method of a service.
@@ -66,6 +68,8 @@ pub struct Method {
 pub trait Methods: Service {
     /// All methods that can be called.
     const METHODS: &'static [Method];
+    /// The method that is told of the shard's members, if there is one.
+    const VIEW: Option<Method> = None;
 
     /// A call by the name of its method, with the arguments as an array in JSON; `None` if there is no
     /// such method.
@@ -82,6 +86,8 @@ pub trait Methods: Service {
         arguments: &[u8],
         reply: &mut Vec<u8>,
     ) -> Option<()>;
+    /// Executes [`Self::VIEW`].
+    fn call_view(&mut self, _: &mut CallContext<'_>, _: &ShardView) {}
     /// The same of a query, or of a member's part of a gather; `None` also where the method is told its
     /// place and there is none.
     fn call_query(
@@ -258,11 +264,13 @@ pub fn answer<T: Reply>(value: &T, reply: &mut Vec<u8>) {
     encoding::append(value, reply);
 }
 
+/// All methods that members compare.
+pub(crate) fn compared<S: Methods>() -> impl Iterator<Item = Method> {
+    S::METHODS.iter().copied().chain(S::VIEW)
+}
+
 /// A number of the signatures of all methods, whatever their order.
 pub fn terms_of<S: Methods>() -> u32 {
-    let term = |method: &Method| method.number.rotate_left(7) ^ method.terms;
-    S::METHODS
-        .iter()
-        .map(term)
-        .fold(S::FIELDS, u32::wrapping_add)
+    let term = |method: Method| method.number.rotate_left(7) ^ method.terms;
+    compared::<S>().map(term).fold(S::FIELDS, u32::wrapping_add)
 }

@@ -202,6 +202,8 @@ crate::bugs! {
         "a shard forgets one hand-off more than was delivered";
     HandOffsNotInSnapshot "hand_offs_not_in_snapshot" 0 "services"
         "a state that comes from a snapshot has no hand-offs that wait";
+    ViewsInAnyOrder "views_in_any_order" 0 "services"
+        "a shard is told of a view though it knows a later one";
     PastWithoutRewind "past_without_rewind" 0 "services"
         "a query of an earlier version sees the newest state";
     LateSealCounts "late_seal_counts" 0 "--faults all,ended"

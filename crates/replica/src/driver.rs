@@ -13,9 +13,10 @@
 
 use crate::{
     BatchId, BatchView, Bytes, Context, DecodeError, Durability, Effect, Event, Frontend,
-    FrontendContext, FrontendId, FrontendSetup, GroupId, Layout, Level, Link, Options, Outcome,
-    Peer, PersistId, Protocol, Reader, Recovered, RecoveredBytes, ReplicaId, Reply, RequestStatus,
-    ResultsBuilder, Setup, Slot, Status, Submission, Time, TimerOwner, Wake, Wire, World,
+    FrontendContext, FrontendId, FrontendSetup, GroupId, Incarnation, Layout, Level, Link, Options,
+    Outcome, Peer, PersistId, Protocol, Reader, Recovered, RecoveredBytes, ReplicaId, ReplicaSet,
+    Reply, RequestStatus, ResultsBuilder, Setup, Slot, Status, Submission, Time, TimerOwner, Wake,
+    Wire, World,
     context::{GroupState, Local, Shared, Surroundings},
     holds_seal,
     wire::{NUMBER_END, next_range},
@@ -715,6 +716,24 @@ pub struct Entry {
     pub bugs: &'static [crate::BugSpec],
     /// The name of a timer of the replica's half; none when it has no such timer.
     pub timer_name: fn(u32) -> Option<String>,
+}
+
+impl Entry {
+    /// The number of a group's view, and who is a member in it: those that take part as last told
+    /// ([`Context::route_is`](crate::Context::route_is)), where the protocol tells its views by their
+    /// numbers, as all do that can follow a layout; else all members, for ever.
+    #[must_use]
+    pub fn view_of(
+        &self,
+        (slot, route): (Slot, &[(ReplicaId, Incarnation)]),
+        all: ReplicaSet,
+    ) -> Option<(u64, ReplicaSet)> {
+        if self.options.iter().all(|option| option.name != "layout") {
+            return Some((0, all));
+        }
+        let members: ReplicaSet = route.iter().map(|(id, _)| *id).collect();
+        (!members.is_empty()).then_some((slot.0, members))
+    }
 }
 
 impl core::fmt::Debug for Entry {

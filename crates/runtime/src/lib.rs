@@ -62,5 +62,5 @@ pub use server::{
     DigestReport, GroupReport, MemberReport, PeerClockReport, PeerReport, SnapshotReport,
     StatusReport, TransferReport,
 };
-pub use status::{Published, Snapshot};
+pub use status::{GroupView, Published, Snapshot};
 pub use terms::begin_with_state;

@@ -8,13 +8,29 @@ use crate::{
     Metrics,
     server::{Counters, StatusReport},
 };
+use quintet_replica::{GroupId, ReplicaSet};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The members of a group that orders, as one of them knows them.
+///
+/// All that know the same number know the same members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupView {
+    /// The group.
+    pub group: GroupId,
+    /// The epoch, and the number in it: 0 where the protocol does not change the members.
+    pub number: (u64, u64),
+    /// The members.
+    pub members: ReplicaSet,
+}
 
 /// The event loop's report as of one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The replica's state.
     pub report: StatusReport,
+    /// The views of the groups of which this replica is a member.
+    pub views: Vec<GroupView>,
     /// The counters of the event loop.
     pub metrics: Metrics,
     /// The counters of the gateway; zeros when no server runs.

@@ -10,6 +10,8 @@ use proptest::prelude::*;
 use quintet_replica::{CommandTime, Position};
 use std::collections::BTreeMap;
 
+mod views;
+
 #[derive(Default, Service)]
 struct Ledger {
     total: Persistent<i64>,

@@ -11,6 +11,7 @@ use super::{
     call,
     remote::{Remote, Wanted},
 };
+use quintet_groups::view::Told;
 use quintet_replica::GroupId;
 use quintet_runtime::{Handle, SubmitError};
 use std::{
@@ -222,6 +223,29 @@ impl Calls {
         reports
             .max_by_key(|it| it.view)
             .map_or_else(|| self.all(), |it| it.members)
+    }
+
+    /// The newest view of a group that a replica in this process knows as a member of it, and the numbers
+    /// of the replicas here.
+    pub fn view_of(&self, group: GroupId) -> (Option<Told>, Vec<u16>) {
+        let (mut newest, mut here) = (None::<Told>, Vec::new());
+        for member in 0..self.ways.len() {
+            let Some(Way::Here(handle)) = self.way(member) else {
+                continue;
+            };
+            let snapshot = handle.newest();
+            here.extend(u16::try_from(member).ok());
+            let mut views = snapshot.views.iter();
+            let found = views.find(|view| view.group == group);
+            let is_newer = |number| newest.as_ref().is_none_or(|it| it.number < number);
+            if let Some(view) = found.filter(|view| is_newer(view.number)) {
+                newest = Some(Told {
+                    number: view.number,
+                    members: view.members.iter().map(|id| id.0).collect(),
+                });
+            }
+        }
+        (newest, here)
     }
 
     /// Asks in turn, until one has not stopped.

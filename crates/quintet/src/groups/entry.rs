@@ -20,6 +20,8 @@ pub(super) struct ServiceEntry {
     pub machine: fn(Retention, Destinations, Here) -> Box<dyn StateMachine>,
     pub methods: &'static [Method],
     pub is_versioned: bool,
+    /// Whether it is told of the members of its shard.
+    pub has_view: bool,
     pub call_of_json: fn(&str, &str) -> Option<Result<JsonCall, String>>,
     pub answer_to_json: fn(u32, &[u8]) -> Option<String>,
 }
@@ -38,6 +40,7 @@ impl ServiceEntry {
             check: ServiceMachine::<S>::check,
             methods: S::METHODS,
             is_versioned: S::VERSIONED,
+            has_view: S::VIEW.is_some(),
             call_of_json: S::call_of_json,
             answer_to_json: S::answer_to_json,
             machine: |retention, destinations, here| {

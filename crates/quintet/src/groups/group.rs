@@ -13,6 +13,7 @@ use super::{
     courier::Courier,
     entry::{ServiceEntry, ShardEntry},
     hand_off::{Destination, Destinations},
+    herald::Herald,
     json::Callers,
     machine::{Here, SEMANTICS},
     redis::CallServer,
@@ -251,10 +252,13 @@ impl LocalGroup {
             .iter()
             .filter(|shard| !shard.destinations.0.is_empty());
         let courier = Courier::start(&calls, sources.map(source).collect());
-        let courier = courier.map_err(|error| Error::System {
+        let system = |error| Error::System {
             what: "starting a thread".to_owned(),
             error,
-        })?;
+        };
+        let told = shards.iter().filter(|shard| shard.service.has_view);
+        let herald = Herald::start(&calls, told.map(source).collect()).map_err(system)?;
+        let courier = courier.map_err(system)?;
         let mut group = Group {
             named: Shards {
                 known: shards.iter().map(|it| it.known.clone()).collect(),
@@ -264,6 +268,7 @@ impl LocalGroup {
             machines,
             cluster: Mutex::new(cluster),
             courier,
+            herald,
             server: None,
         };
         let own = self.own.as_ref().map(|own| usize::from(own.id));
@@ -376,6 +381,7 @@ pub struct Group {
     cluster: Mutex<Cluster>,
     /// Behind the members, so that it waits for none.
     courier: Courier,
+    herald: Herald,
     /// At the address that all members know.
     server: Option<CallServer>,
 }
@@ -393,6 +399,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.server = None;
         self.courier.stop();
+        self.herald.stop();
     }
 }
 

@@ -93,6 +93,9 @@ impl Callers {
                 let why = format!("'{name}' is ordered: it is of the present only");
                 return Err(wrong(why));
             }
+            (MethodKind::View, _) => {
+                return Err(wrong(format!("'{name}' is called by the members only")));
+            }
             (MethodKind::Query, Some(_)) if !service.is_versioned => {
                 return Err(CallError::NotKept.into());
             }

@@ -61,6 +61,9 @@
 //! its shard, or a key of it. Methods hand calls off to other shards with [`CallContext::then`].
 //! [`Group::local`] runs all members in this process, [`Group::member`] one of them.
 //!
+//! `#[view] fn (&mut self, context, view: &ShardView)` is executed in order when the members of its shard
+//! have changed.
+//!
 //! # Versions
 //!
 //! Each ordered call that changes a [`Persistent`] value or a [`PersistentMap`] makes a version: a
@@ -77,6 +80,7 @@ mod courier;
 mod entry;
 mod follow;
 mod group;
+mod herald;
 mod json;
 mod pending;
 mod redis;
@@ -92,7 +96,7 @@ pub use pending::Pending;
 pub use quintet_groups::{
     Bytes, CallContext, CallError, CallOf, Done, Field, FieldOf, HasHistory, JsonCall, Key, Method,
     MethodKind, Methods, NoTime, Persistent, PersistentMap, Place, Reply, Retention, Service,
-    ServiceMap, Time, Value, Version, Versioned, Volatile, VolatileMap, When, service,
+    ServiceMap, ShardView, Time, Value, Version, Versioned, Volatile, VolatileMap, When, service,
 };
 use quintet_groups::{call, encoding, hand_off, machine, notices};
 pub use redis::CallServer;

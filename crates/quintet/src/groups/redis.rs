@@ -8,7 +8,7 @@
 
 use super::{
     CallError, Pending, When,
-    call::{self, Around, Kind},
+    call::{self, Around},
     follow::{Batch, Following},
     json::{Callers, JsonError, JsonPending},
     remote::{Failure, Wanted, read_wanted},
@@ -285,9 +285,7 @@ fn raw(callers: &Callers, arguments: &[&[u8]]) -> Reply {
     let (Some(entry), Some((wanted, member))) = (entry, read_wanted(wanted)) else {
         return Reply::error("ERR no such group, or nothing to be wanted of it");
     };
-    // Hand-offs are delivered and settled by members only.
-    let is_of_client = Around::take(payload)
-        .is_some_and(|(_, call)| !matches!(call.kind, Kind::Deliver | Kind::Settle));
+    let is_of_client = Around::take(payload).is_some_and(|(_, call)| !call.kind.is_of_members());
     if !is_of_client && wanted != Wanted::Members {
         return Reply::error("ERR it is no call of a client");
     }

@@ -67,6 +67,15 @@ impl Node {
         &self.roles
     }
 
+    /// The number of the view of a group that follows this node's protocol, and the members in it; none
+    /// where the group does not order.
+    #[must_use]
+    pub fn view_in(&self, group: GroupId) -> Option<(u64, ReplicaSet)> {
+        let role = self.roles.iter().find(|role| role.group == group)?;
+        let active = role.state == crate::RoleState::Active;
+        active.then(|| (self.protocol_status().view, role.members))
+    }
+
     /// The voters of the node's epoch.
     #[must_use]
     pub const fn voters(&self) -> Voters {

@@ -123,6 +123,8 @@ pub(crate) struct EventLoop {
     leader: Option<ReplicaId>,
     /// The members that take part, as last agreed.
     route: Vec<(ReplicaId, Incarnation)>,
+    /// The number of that, where the protocol's views have one.
+    route_slot: Slot,
     changes: Changes,
     snapshot_waiters: Vec<SnapshotWaiter>,
     stopping: Option<Stopping>,
@@ -160,6 +162,7 @@ impl EventLoop {
             trims: Trims::default(),
             leader: None,
             route: Vec::new(),
+            route_slot: Slot(0),
             changes,
             snapshot_waiters: Vec::new(),
             stopping: None,
@@ -556,10 +559,13 @@ impl EventLoop {
                     finished = true;
                 }
                 Output::Route {
-                    members, agreed, ..
+                    slot,
+                    members,
+                    agreed,
                 } => {
                     if agreed {
                         self.route = members.to_vec();
+                        self.route_slot = slot;
                     }
                 }
                 Output::Recovered => {

@@ -397,6 +397,6 @@ impl Proxy {
             disk_state: "none",
             ..NodeView::default()
         };
-        self.shell.publish(report, view);
+        self.shell.publish(report, Vec::new(), view);
     }
 }

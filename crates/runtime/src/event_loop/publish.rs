@@ -120,7 +120,7 @@ impl EventLoop {
             journal_syncs: self.shell.metrics.journal_syncs,
             ..NodeView::default()
         };
-        self.shell.publish(report, view);
+        self.shell.publish(report, self.views(), view);
     }
 
     /// The replicas' states differ: an operator must know at once.

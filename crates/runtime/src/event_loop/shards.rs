@@ -25,12 +25,13 @@ use crate::{
     mail::SnapshotWaiter,
     server::{GroupReport, SnapshotReport},
     snapshots::Snapshots,
+    status::GroupView,
 };
 use quintet_replica::{
     Boot, Bytes, ClientNode, ClockReading, CommandTime, Control, Durability, Effect, EpochNumber,
     Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Level, Link, Node, NodeStatus,
     Outcome, Output, Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, Role,
-    RoleState, SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn,
+    RoleState, Slot, SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn,
     Voters, Wake, World, group_of, journal::JournalOrder, next_foreign, put_frame,
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -80,6 +81,8 @@ struct Member {
     repaired_at: Option<PersistId>,
     /// The members that take part, as last agreed.
     route: Vec<(ReplicaId, Incarnation)>,
+    /// The number of that, where the protocol's views have one.
+    route_slot: Slot,
     /// A leader without room, or with a wrong state, asks others to lead, not before this.
     step_down_at: Time,
     wake: Wake,
@@ -477,6 +480,7 @@ impl Member {
             repairing,
             repaired_at: None,
             route: Vec::new(),
+            route_slot: Slot(0),
             step_down_at: Time(0),
             wake: Wake::Sleep,
             is_awake: true,
@@ -837,10 +841,13 @@ impl EventLoop {
                 self.maybe_repaired();
             }
             Output::Route {
-                members, agreed, ..
+                slot,
+                members,
+                agreed,
             } => {
                 if agreed {
                     member.route = members.to_vec();
+                    member.route_slot = slot;
                 }
             }
             Output::Halt(_, reason) => {
@@ -962,6 +969,41 @@ impl EventLoop {
         if let Some(input) = input {
             self.shard_input(at, input);
         }
+    }
+
+    /// The views of all groups of which this replica is a member.
+    pub(super) fn views(&self) -> Vec<GroupView> {
+        let descriptor = &self.epochs.descriptor;
+        let of = |protocol: &str, route: (_, &[_]), all| {
+            let entry = quintet_protocols::find(protocol).ok()?;
+            entry.view_of(route, all)
+        };
+        let route = (self.route_slot, &self.route[..]);
+        let top = of(&descriptor.protocol, route, descriptor.voters().set());
+        let top = top.map(|(number, members)| GroupView {
+            group: GroupId(0),
+            number: (self.about.epoch, number),
+            members,
+        });
+        let shards = self.shards.all.iter().filter_map(|shard| {
+            let Part::Member(member) = &shard.part else {
+                return None;
+            };
+            let about = &shard.about;
+            let (number, members) = match member.is_shared {
+                true => self.node.view_in(about.group)?,
+                false => {
+                    let route = (member.route_slot, &member.route[..]);
+                    of(&about.protocol, route, about.members)?
+                }
+            };
+            Some(GroupView {
+                group: about.group,
+                number: (FIRST.0, number),
+                members,
+            })
+        });
+        top.into_iter().chain(shards).collect()
     }
 
     /// The shards, as this process sees them.

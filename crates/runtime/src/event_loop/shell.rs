@@ -26,7 +26,7 @@ use crate::{
     server::{
         ChangeReport, Gateway, MemberReport, NodeView, PeerClockReport, PeerReport, StatusReport,
     },
-    status::Snapshot,
+    status::{GroupView, Snapshot},
     timers::{GroupTimer, Timers},
     transports::tcp::Tcp,
 };
@@ -467,7 +467,7 @@ impl Shell {
     }
 
     /// Shows a report to the other threads, and `view` to the gateway.
-    pub fn publish(&mut self, report: StatusReport, view: NodeView) {
+    pub fn publish(&mut self, report: StatusReport, views: Vec<GroupView>, view: NodeView) {
         let counters = self.service.figures().gateway;
         if self.service.serves() {
             let peers = report.peers.iter();
@@ -484,6 +484,7 @@ impl Shell {
         }
         self.published.publish(Snapshot {
             report,
+            views,
             metrics: self.metrics.clone(),
             counters,
         });

@@ -69,6 +69,7 @@ impl World {
         let host = &mut self.processes[at].hosts[place];
         let memory = group.durability == Durability::Memory;
         let first_boot = std::mem::take(&mut host.fresh);
+        host.route = <_>::default();
         let memory_lost = memory && !first_boot;
         let lost = memory_lost || disk_lost;
         if memory_lost {
@@ -446,6 +447,11 @@ impl World {
             Output::Diverged(found) => {
                 self.violate(Violation::new("digests", format!("process {at}: {found}")));
             }
+            Output::Route {
+                slot,
+                members,
+                agreed: true,
+            } => self.processes[at].hosts[place].route = (slot, members.to_vec()),
             Output::SnapshotBridges { .. }
             | Output::Route { .. }
             | Output::EpochBegins { .. }

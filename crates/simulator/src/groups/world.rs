@@ -395,7 +395,7 @@ impl World {
             let mut executed = nodes.map(|node| node.map(|node| node.executed().position));
             let first = executed.next().flatten();
             first.is_some() && executed.all(|other| other == first)
-        })
+        }) && self.views_are_told()
     }
 
     pub fn node(&self, at: usize, place: usize) -> Option<&Node> {

@@ -5,6 +5,7 @@ use super::{
     courier::Courier,
     ledger::{Content, Ledger},
     shard, subgroup,
+    views::Herald,
 };
 use crate::{
     checkers::Violation,
@@ -58,7 +59,7 @@ pub(super) struct Asked {
 /// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// A courier knows.
+    /// A courier or a herald knows.
     Delivery,
     Payment,
     Content,
@@ -108,6 +109,7 @@ struct Cut {
 enum Role {
     Caller,
     Courier(Courier),
+    Herald(Herald),
 }
 
 /// A caller's knowledge of a shard.
@@ -154,9 +156,18 @@ impl Actor {
     pub fn draw(random: &mut Random) -> Vec<Self> {
         let callers = random.between(3, 6);
         let couriers = random.between(1, 3);
+        let heralds = random.between(1, 3);
         let callers = (0..callers).map(|_| Self::new(Role::Caller));
         let couriers = (0..couriers).map(|_| Self::new(Role::Courier(Courier::default())));
-        callers.chain(couriers).collect()
+        let heralds = (0..heralds).map(|_| Self::new(Role::Herald(Herald::default())));
+        callers.chain(couriers).chain(heralds).collect()
+    }
+
+    pub(super) fn herald(&mut self) -> Option<&mut Herald> {
+        match &mut self.role {
+            Role::Herald(herald) => Some(herald),
+            Role::Caller | Role::Courier(_) => None,
+        }
     }
 
     fn has_called(&self, places: &[usize]) -> bool {
@@ -201,6 +212,7 @@ impl World {
         let places = self.service_places();
         let asked = match this.role {
             Role::Courier(_) => self.begin_round(actor, &places),
+            Role::Herald(_) => self.begin_telling(actor, &places),
             Role::Caller => self.begin_call(actor, &places),
         };
         match asked {
@@ -239,10 +251,7 @@ impl World {
         let known = self.actors[actor].known.get(&place).copied();
         match self.random.below(10) {
             0 | 1 => self.begin_cut(actor, places, false),
-            2 => {
-                let payload = Call::encode(Kind::Query, number_of("content"), &());
-                Some(Asked::query(place, payload).of(What::Content))
-            }
+            2 => Some(Asked::query(place, content()).of(What::Content)),
             3 => {
                 let newest = known.unwrap_or_default().version;
                 let version = newest - self.random.below(newest.min(20) + 1);
@@ -374,10 +383,11 @@ impl World {
         let Some(asked) = this.asked.as_ref().filter(|_| this.tries == tries) else {
             return;
         };
-        // A courier may stop anywhere, and a reader may leave; a payer wants to know.
+        // Couriers and heralds may stop anywhere, and a reader may leave; a payer wants to know.
         let pays = asked.what == What::Payment;
         let tried = tries - asked.first_try;
-        let stops = matches!(this.role, Role::Courier(_)) && self.random.chance(200);
+        let is_helper = !matches!(this.role, Role::Caller);
+        let stops = is_helper && self.random.chance(200);
         if !pays && !self.calm && (stops || tried > TRIES_MAX) {
             self.count("left without an answer");
             return self.give_up(actor);
@@ -491,6 +501,21 @@ impl World {
                 }
                 next
             }
+            Role::Herald(herald) => {
+                match read_answer::<()>(reply, "") {
+                    Ok(_) => {
+                        if let Some(told) = herald.on_told() {
+                            self.on_view_told(told);
+                        }
+                    }
+                    Err(CallError::Busy) => self.count("view refused"),
+                    Err(error) => {
+                        let violation = Violation::new("results", format!("a view: {error}"));
+                        self.violate(violation);
+                    }
+                }
+                None
+            }
             Role::Caller => self.on_caller_answer(actor, asked, reply),
         };
         match next {
@@ -579,6 +604,12 @@ impl World {
             return Err(Violation::new("handoffs", what));
         }
         (known.version, known.time) = (done.version.0, done.time.0.0);
+        let views = &done.value.views;
+        if done.value.late_views > 0 {
+            let what = format!("caller {actor}, shard {place}: late views, {views:?}");
+            return Err(Violation::new("views", what));
+        }
+        self.answers.views.check(place, views)?;
         Ok(done.value)
     }
 
@@ -640,6 +671,11 @@ impl Cut {
         }
         Ok(())
     }
+}
+
+/// The query that asks for the newest content.
+pub(super) fn content() -> Vec<u8> {
+    Call::encode(Kind::Query, number_of("content"), &())
 }
 
 /// The query that asks for the content then, and the time that it is asked at.

@@ -1,10 +1,10 @@
 //! The answers of a world, compared with the agreed order at the end.
 
-use super::machine;
+use super::{ledger::Content, machine, views::Views};
 use crate::{checkers::Violation, groups::world::World, machine::hash_bytes};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use quintet::Retention;
+use quintet::{Retention, call::read_answer};
 use quintet_replica::{At, CommandId, CommandTime, Injected, PastAnswer, Position};
 use std::collections::BTreeMap;
 
@@ -26,6 +26,8 @@ pub(in crate::groups) struct Answers {
     differing: Option<String>,
     /// By shard: when a courier asked that found nothing to deliver.
     pub(super) emptied: BTreeMap<usize, u64>,
+    /// Those that shards are told of.
+    pub(super) views: Views,
     /// When every caller had called every shard since the last fault.
     pub(super) called_at: Option<u64>,
 }
@@ -139,6 +141,10 @@ impl World {
                 return Err(Violation::new("history", what));
             }
         }
-        Ok(())
+        reply.clear();
+        machine.query(&At::default(), &super::actors::content(), &mut reply);
+        let content = read_answer::<Content>(&reply, "");
+        let content = content.map_err(|error| Violation::new("views", error.to_string()))?;
+        self.check_last_view(place, &content.value.views)
     }
 }

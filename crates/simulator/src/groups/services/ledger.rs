@@ -2,7 +2,7 @@
 
 use super::subgroup;
 use quintet::{
-    CallContext, Persistent, PersistentMap, Retention, Service,
+    CallContext, Persistent, PersistentMap, Retention, Service, ShardView,
     archive::WhimsicalArchive,
     hand_off::{Destination, Destinations},
     machine::{Here, ServiceMachine},
@@ -24,6 +24,10 @@ pub(in crate::groups) struct Ledger {
     received: PersistentMap<String, u64>,
     /// Payments and receipts that came twice or not in their order.
     disorder: Persistent<u64>,
+    /// By number: the members.
+    views: PersistentMap<(u64, u64), Vec<u16>>,
+    /// Views that came behind a later one, or twice.
+    late_views: Persistent<u64>,
 }
 
 /// All of a ledger.
@@ -33,6 +37,8 @@ pub(in crate::groups) struct Content {
     pub sent: BTreeMap<String, u64>,
     pub received: BTreeMap<String, u64>,
     pub disorder: u64,
+    pub views: BTreeMap<(u64, u64), Vec<u16>>,
+    pub late_views: u64,
 }
 
 #[service]
@@ -70,7 +76,21 @@ impl Ledger {
             sent: numbers(&self.sent),
             received: numbers(&self.received),
             disorder: *self.disorder,
+            views: self
+                .views
+                .iter()
+                .map(|(at, of)| (*at, of.clone()))
+                .collect(),
+            late_views: *self.late_views,
         }
+    }
+    #[view]
+    fn members_are(&mut self, view: &ShardView) {
+        let number = (view.epoch(), view.number());
+        let is_late = self.views.iter().any(|(before, _)| *before >= number);
+        *self.late_views += u64::from(is_late);
+        let members = view.members().iter().map(|it| *it as u16);
+        self.views.insert(number, members.collect());
     }
 }
 

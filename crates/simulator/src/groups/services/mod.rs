@@ -3,7 +3,9 @@
 //! ```text
 //!   callers ──► pay, content, content at a version, content of all shards at one time
 //!   couriers ──► hand-offs from shard to shard            (what programs run, and several at once)
-//!        ──► at once:    times ascend, a cut has a cause for each effect, nothing acknowledged is missing
+//!   heralds  ──► members of each shard                    (the same)
+//!        ──► at once:    times and views ascend, a cut has a cause for each effect, nothing acknowledged
+//!                        is missing
 //!        ──► at the end: the agreed order, executed again by one machine, gives the same answers
 //! ```
 //!
@@ -13,6 +15,7 @@ mod actors;
 mod checks;
 mod courier;
 mod ledger;
+mod views;
 
 pub(super) use actors::Actor;
 pub(super) use checks::Answers;
