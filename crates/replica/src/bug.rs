@@ -202,6 +202,8 @@ crate::bugs! {
         "a shard forgets one hand-off more than was delivered";
     HandOffsNotInSnapshot "hand_offs_not_in_snapshot" 0 "services"
         "a state that comes from a snapshot has no hand-offs that wait";
+    LendsStale "lends_stale" 0 "services"
+        "the state that a query of another shard reads may be an old one";
     ViewsInAnyOrder "views_in_any_order" 0 "services"
         "a shard is told of a view though it knows a later one";
     PastWithoutRewind "past_without_rewind" 0 "services"

@@ -15,6 +15,7 @@ use crate::{
     checkers::{Violation, agreement::Applied},
     machine::{self, Recorder, Registers},
 };
+use quintet::machine::Here;
 use quintet_replica::{
     Boot, Bytes, Deadline, Durability, Effect, Epoch, Executed, ExecutorLimits, GroupId,
     GroupIndex, HaltKind, Incarnation, Input, Node, NodeSetup, Output, Recipients, RecoveredBytes,
@@ -43,6 +44,7 @@ impl World {
                 return self.violate(Violation::new("recovery", what));
             }
         };
+        self.processes[at].lending = <_>::default();
         self.say(|| format!("{at} starts"));
         for (host, found) in found.into_iter().enumerate() {
             self.start_node(at, host, found);
@@ -66,7 +68,8 @@ impl World {
             Part::Shard(_) => 0,
         };
         let disk_lost = self.processes[at].hosts[teller].lost_disk();
-        let host = &mut self.processes[at].hosts[place];
+        let process = &mut self.processes[at];
+        let (lending, host) = (&process.lending, &mut process.hosts[place]);
         let memory = group.durability == Durability::Memory;
         let first_boot = std::mem::take(&mut host.fresh);
         host.route = <_>::default();
@@ -118,7 +121,14 @@ impl World {
             },
         };
         let machine: Box<dyn StateMachine> = match service {
-            true => services::machine(self.retention, &destinations, self.bug),
+            true => {
+                let here = Here {
+                    member: at as u16,
+                    lending: lending.clone(),
+                    ..Here::default()
+                };
+                services::machine(self.retention, &destinations, self.bug, here)
+            }
             false => Box::new(Registers::new(KEYS, 5_000, 1024)),
         };
         let machine = Box::new(Recorder::new(machine, host.record.clone()));

@@ -6,12 +6,16 @@ use crate::{
     machine::Record,
     random::Random,
 };
+use quintet::place::Lending;
 use quintet_replica::{
     Bytes, ClockReading, ClusterId, Executed, GroupId, GroupIndex, Incarnation, Injected, Node,
     PersistId, ReplicaId, Slot, SnapshotInfo, Time, TimerKey, World, Write,
     journal::{Found, GroupEpoch, Identity, Journal, JournalError, JournalOrder},
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 const SEGMENT: u64 = 16 << 10;
 
@@ -82,6 +86,8 @@ pub(super) struct Process {
     handed: u64,
     carried_out: u64,
     pub hosts: Vec<Host>,
+    /// The states that its shards lend each other.
+    pub lending: Arc<Lending>,
     pub up: bool,
     pub boot: u64,
     pub syncs: u64,
@@ -107,6 +113,7 @@ impl Process {
             handed: 0,
             carried_out: 0,
             hosts,
+            lending: Arc::default(),
             up: false,
             boot: 0,
             syncs: 0,

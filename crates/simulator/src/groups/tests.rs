@@ -35,7 +35,16 @@ fn worlds_with_services_hold_all_properties() {
     assert!(report.violations.is_empty(), "{:?}", report.violations);
     assert!(report.stalls.is_empty(), "{:?}", report.stalls);
     assert!(report.acknowledged > 1_000, "{}", report.acknowledged);
-    for seen in ["cut", "crash", "whole shard dies", "left without an answer"] {
+    for seen in [
+        "cut",
+        "crash",
+        "whole shard dies",
+        "left without an answer",
+        "gather",
+        "query beside a sibling",
+        "notices told",
+        "notices missed",
+    ] {
         assert!(report.counts.contains_key(seen), "{seen}");
     }
 }
@@ -58,7 +67,7 @@ fn seed_is_the_same_world_each_time() {
 #[test]
 fn injected_bugs_of_several_groups_are_found() {
     /// The first seeds that show each of them.
-    const FOUND: [(Worlds, &str, u64); 18] = [
+    const FOUND: [(Worlds, &str, u64); 20] = [
         (Worlds::Pinned, "segment_trimmed_for_another_group", 5),
         (Worlds::Pinned, "persisted_of_another_driver", 0),
         (Worlds::Shards, "segment_trimmed_for_another_group", 2),
@@ -73,10 +82,12 @@ fn injected_bugs_of_several_groups_are_found() {
         (Worlds::Services, "answered_before_closed", 0),
         (Worlds::Services, "floor_ignored", 0),
         (Worlds::Services, "effect_before_its_cause", 0),
-        (Worlds::Services, "hand_off_executed_twice", 5),
+        (Worlds::Services, "hand_off_executed_twice", 3),
         (Worlds::Services, "hand_off_settled_early", 0),
-        (Worlds::Services, "hand_offs_not_in_snapshot", 2),
+        (Worlds::Services, "hand_offs_not_in_snapshot", 3),
         (Worlds::Services, "past_without_rewind", 0),
+        (Worlds::Services, "views_in_any_order", 0),
+        (Worlds::Services, "lends_stale", 16),
     ];
     for (worlds, bug, seed) in FOUND {
         let setup = GroupsSetup {

@@ -4,6 +4,8 @@ use super::{
     checks::When,
     courier::Courier,
     ledger::{Content, Ledger},
+    notices::Following,
+    places::{Beside, Gather},
     shard, subgroup,
     views::Herald,
 };
@@ -44,9 +46,11 @@ enum Way {
 #[derive(Debug)]
 pub(super) struct Asked {
     place: usize,
+    /// The process that is asked; any, where there is none.
+    at: Option<usize>,
     way: Way,
     payload: Vec<u8>,
-    /// The level of the next read of the past.
+    /// The level of the next read.
     level: Level,
     invoked: u64,
     /// The number of the try before its first.
@@ -58,19 +62,26 @@ pub(super) struct Asked {
 
 /// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+pub(super) enum What {
     /// A courier or a herald knows.
     Delivery,
     Payment,
     Content,
     ContentAt(u64),
     Cut,
+    Mark,
+    /// Of a gather, by this member.
+    Part(u16),
+    Loan,
+    Beside,
+    Notices,
 }
 
 impl Asked {
     fn new(place: usize, way: Way, payload: Vec<u8>) -> Self {
         Self {
             place,
+            at: None,
             way,
             payload,
             level: Level::Stale,
@@ -82,15 +93,32 @@ impl Asked {
     }
 
     pub fn query(place: usize, payload: Vec<u8>) -> Self {
+        Self {
+            level: Level::Linearizable,
+            ..Self::stale(place, payload)
+        }
+    }
+
+    pub fn stale(place: usize, payload: Vec<u8>) -> Self {
         Self::new(place, Way::Query, payload)
+    }
+
+    pub fn past(place: usize, asking: Asking, payload: Vec<u8>) -> Self {
+        Self::new(place, Way::Past(asking, false), payload)
     }
 
     pub fn order(place: usize, payload: Vec<u8>) -> Self {
         Self::new(place, Way::Order, payload)
     }
 
-    const fn of(mut self, what: What) -> Self {
+    pub const fn of(mut self, what: What) -> Self {
         self.what = what;
+        self
+    }
+
+    /// Asked of this member only.
+    pub fn at(mut self, member: u16) -> Self {
+        self.at = Some(member.into());
         self
     }
 }
@@ -114,13 +142,15 @@ enum Role {
 
 /// A caller's knowledge of a shard.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+pub(super) struct Known {
     version: u64,
     time: u64,
     /// Its last payment, and how many were acknowledged.
     payment: u64,
-    acknowledged: u64,
+    pub acknowledged: u64,
     afterwards: u64,
+    /// How many hand-offs it had received.
+    pub received: u64,
 }
 
 /// A program that calls.
@@ -131,8 +161,15 @@ pub(in crate::groups) struct Actor {
     /// Never the same again.
     tries: u64,
     /// The highest time that it was told.
-    seen: u64,
-    known: BTreeMap<usize, Known>,
+    pub(super) seen: u64,
+    pub(super) known: BTreeMap<usize, Known>,
+    pub(super) gather: Option<Gather>,
+    pub(super) beside: Option<Beside>,
+    /// Never the same again.
+    pub(super) tickets: u64,
+    pub(super) following: BTreeMap<usize, Following>,
+    /// How many notices each of its payments leaves.
+    notices: u64,
     cut: Option<Cut>,
     /// It has made the last cut.
     ended: bool,
@@ -147,6 +184,11 @@ impl Actor {
             tries: 0,
             seen: 0,
             known: BTreeMap::new(),
+            gather: None,
+            beside: None,
+            tickets: 0,
+            following: BTreeMap::new(),
+            notices: 1,
             cut: None,
             ended: false,
         }
@@ -157,7 +199,12 @@ impl Actor {
         let callers = random.between(3, 6);
         let couriers = random.between(1, 3);
         let heralds = random.between(1, 3);
-        let callers = (0..callers).map(|_| Self::new(Role::Caller));
+        // So many that some are not kept.
+        let notices = if random.chance(250) { 60 } else { 2 };
+        let callers = (0..callers).map(|_| Self {
+            notices,
+            ..Self::new(Role::Caller)
+        });
         let couriers = (0..couriers).map(|_| Self::new(Role::Courier(Courier::default())));
         let heralds = (0..heralds).map(|_| Self::new(Role::Herald(Herald::default())));
         callers.chain(couriers).chain(heralds).collect()
@@ -183,7 +230,7 @@ impl Actor {
     }
 }
 
-fn number_of(method: &str) -> u32 {
+pub(super) fn number_of(method: &str) -> u32 {
     let mut methods = Ledger::METHODS.iter();
     let found = methods.find(|it| it.name == method);
     found.expect("a method of the ledger").number
@@ -249,7 +296,10 @@ impl World {
         }
         let place = places[self.random.index(places.len())];
         let known = self.actors[actor].known.get(&place).copied();
-        match self.random.below(10) {
+        match self.random.below(14) {
+            4 => self.begin_gather(actor, place),
+            5 => self.begin_beside(actor, place),
+            6 => Some(self.begin_following(actor, place)),
             0 | 1 => self.begin_cut(actor, places, false),
             2 => Some(Asked::query(place, content()).of(What::Content)),
             3 => {
@@ -273,7 +323,8 @@ impl World {
         let this = &mut self.actors[actor];
         let known = this.known.entry(place).or_default();
         known.payment += 1;
-        let arguments = (actor as u64, known.payment, shard(place), to);
+        let number = known.payment;
+        let arguments = (actor as u64, number, shard(place), to, this.notices);
         let kind = Kind::Ordered(this.seen);
         let payload = Call::encode(kind, number_of("pay"), &arguments);
         Asked::order(place, payload).of(What::Payment)
@@ -371,6 +422,7 @@ impl World {
             this.sessions.entry(*place).or_default().end();
         }
         (this.asked, this.cut) = (None, None);
+        (this.gather, this.beside) = (None, None);
         if let Role::Courier(courier) = &mut this.role {
             *courier = Courier::Rests;
         }
@@ -384,7 +436,8 @@ impl World {
             return;
         };
         // Couriers and heralds may stop anywhere, and a reader may leave; a payer wants to know.
-        let pays = asked.what == What::Payment;
+        // Of a mark it must be known whether it was executed, too.
+        let pays = matches!(asked.what, What::Payment | What::Mark);
         let tried = tries - asked.first_try;
         let is_helper = !matches!(this.role, Role::Caller);
         let stops = is_helper && self.random.chance(200);
@@ -406,7 +459,8 @@ impl World {
         };
         let place = asked.place;
         let group = &self.groups[place];
-        let at = group.members[self.random.index(group.members.len())];
+        let any = group.members[self.random.index(group.members.len())];
+        let at = asked.at.unwrap_or(any);
         let mut batch = BatchBuilder::of(group.id);
         let anonymous = CommandId {
             session: SessionId::default(),
@@ -421,7 +475,7 @@ impl World {
             }
             Way::Query => {
                 batch.push(anonymous, RequestKind::Command, 0, &asked.payload);
-                Level::Linearizable
+                asked.level
             }
             Way::Past(_, true) => {
                 batch.push(anonymous, RequestKind::Tick, 0, past::CLOSING_TICK);
@@ -495,9 +549,14 @@ impl World {
         this.seen = this.seen.max(time_of(reply).unwrap_or_default());
         let next = match &mut this.role {
             Role::Courier(courier) => {
+                let delivers = courier.delivers().filter(|_| time_of(reply).is_some());
                 let (next, emptied) = courier.on_answer(reply);
                 if let Some(source) = emptied {
                     self.answers.emptied.insert(source, asked.invoked);
+                }
+                if let Some((source, to, number)) = delivers {
+                    let known = self.answers.delivered.entry((source, to)).or_default();
+                    *known = number.max(*known);
                 }
                 next
             }
@@ -539,10 +598,20 @@ impl World {
                     other => Err(Violation::new("history", format!("{when:?}: {other:?}"))),
                 }
             }
-            What::Cut => match self.on_part_of_cut(actor, asked, reply) {
-                Ok(next) => return next,
-                Err(violation) => Err(violation),
-            },
+            What::Notices => self.on_notices(actor, place, reply),
+            What::Cut | What::Mark | What::Part(_) | What::Loan | What::Beside => {
+                let next = match asked.what {
+                    What::Mark => self.on_mark(actor, reply),
+                    What::Part(member) => self.on_part(actor, member, reply),
+                    What::Loan => self.on_loan(actor, reply),
+                    What::Beside => self.on_beside(actor, reply),
+                    _ => self.on_part_of_cut(actor, asked, reply),
+                };
+                match next {
+                    Ok(next) => return next,
+                    Err(violation) => Err(violation),
+                }
+            }
         };
         self.demand(checked);
         None
@@ -595,7 +664,13 @@ impl World {
         let known = self.actors[actor].known.entry(place).or_default();
         let paid = done.value.paid.get(&(actor as u64));
         let paid = paid.map_or(0, |(_, count)| *count);
-        if done.version.0 < known.version || done.time.0.0 < known.time || paid < known.acknowledged
+        let received = done.value.receipts();
+        // Marks make no version: of the same one, an earlier time may be told.
+        let is_newer = done.version.0 > known.version;
+        if done.version.0 < known.version
+            || is_newer && done.time.0.0 < known.time
+            || paid < known.acknowledged
+            || received < known.received
         {
             return Err(wrong(format!("{done:?} though it knew {known:?}")));
         }
@@ -603,7 +678,9 @@ impl World {
             let what = format!("caller {actor}, shard {place}: {:?}", done.value);
             return Err(Violation::new("handoffs", what));
         }
-        (known.version, known.time) = (done.version.0, done.time.0.0);
+        known.version = done.version.0;
+        known.time = known.time.max(done.time.0.0);
+        known.received = received;
         let views = &done.value.views;
         if done.value.late_views > 0 {
             let what = format!("caller {actor}, shard {place}: late views, {views:?}");

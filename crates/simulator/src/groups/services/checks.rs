@@ -1,10 +1,16 @@
 //! The answers of a world, compared with the agreed order at the end.
 
-use super::{ledger::Content, machine, views::Views};
+use super::{
+    ledger::Content,
+    machine,
+    notices::{self, AllTold},
+    places::Contents,
+    views::Views,
+};
 use crate::{checkers::Violation, groups::world::World, machine::hash_bytes};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use quintet::{Retention, call::read_answer};
+use quintet::{Retention, call::read_answer, machine::Here};
 use quintet_replica::{At, CommandId, CommandTime, Injected, PastAnswer, Position};
 use std::collections::BTreeMap;
 
@@ -26,6 +32,10 @@ pub(in crate::groups) struct Answers {
     differing: Option<String>,
     /// By shard: when a courier asked that found nothing to deliver.
     pub(super) emptied: BTreeMap<usize, u64>,
+    /// By source and destination: the last hand-off that was certainly executed.
+    pub(super) delivered: BTreeMap<(usize, usize), u64>,
+    contents: Contents,
+    pub(super) notices: AllTold,
     /// Those that shards are told of.
     pub(super) views: Views,
     /// When every caller had called every shard since the last fault.
@@ -61,6 +71,26 @@ impl Answers {
 }
 
 impl Answers {
+    /// A member's content at a version.
+    pub(super) fn content(
+        &mut self,
+        place: usize,
+        version: u64,
+        content: Content,
+    ) -> Result<(), Violation> {
+        let key = (place, version);
+        let known = self.contents.entry(key).or_insert_with(|| content.clone());
+        match *known == content {
+            true => Ok(()),
+            false => {
+                let what = format!("shard {place}, version {version}: {content:?}, not {known:?}");
+                Err(Violation::new("gathers", what))
+            }
+        }
+    }
+}
+
+impl Answers {
     /// Calls that were answered.
     pub fn acknowledged(&self) -> u64 {
         (self.ordered.len() + self.past.len()) as u64
@@ -82,7 +112,9 @@ impl World {
             bytes: u64::MAX,
             age: None,
         };
-        let mut machine = machine(all, &self.destinations_of(place), Injected::default());
+        let destinations = self.destinations_of(place);
+        let mut machine = machine(all, &destinations, Injected::default(), Here::default());
+        let (mut left, mut next) = (BTreeMap::new(), 1);
         let mut reply = Vec::new();
         let (mut answered, mut sequences) = (0, BTreeMap::new());
         let mut end = CommandTime(0);
@@ -108,6 +140,9 @@ impl World {
                     id: command.id,
                 };
                 machine.apply(&at, payload, &mut reply);
+                let told = notices::told_by(&*machine, next);
+                next = next.max(told.next);
+                left.extend(told.notices.into_iter().map(|it| (it.number, it)));
                 if let Some(told) = self.answers.ordered.get(&(place, command.id)) {
                     answered += 1;
                     if *told != reply {
@@ -145,6 +180,22 @@ impl World {
         machine.query(&At::default(), &super::actors::content(), &mut reply);
         let content = read_answer::<Content>(&reply, "");
         let content = content.map_err(|error| Violation::new("views", error.to_string()))?;
-        self.check_last_view(place, &content.value.views)
+        self.check_last_view(place, &content.value.views)?;
+        self.check_notices(place, &left)?;
+        for ((_, version), content) in self.answers.contents.range((place, 0)..=(place, u64::MAX)) {
+            let (payload, time) = super::actors::question(When::Version(*version), end);
+            let at = At {
+                time,
+                ..At::default()
+            };
+            reply.clear();
+            machine.query_at(&at, &payload, &mut reply);
+            let of = read_answer::<Content>(&reply, "").map(|done| done.value);
+            if of.as_ref() != Ok(content) {
+                let what = format!("shard {place}, version {version}: {content:?}, not {of:?}");
+                return Err(Violation::new("gathers", what));
+            }
+        }
+        Ok(())
     }
 }

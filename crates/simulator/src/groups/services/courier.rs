@@ -69,6 +69,17 @@ impl Courier {
         Some(asked)
     }
 
+    /// The hand-off on its way: source, destination, number.
+    pub fn delivers(&self) -> Option<(usize, usize, u64)> {
+        let Self::Delivers {
+            source, to, load, ..
+        } = self
+        else {
+            return None;
+        };
+        Some((*source, place_of(to.front()?)?, load.front()?.number))
+    }
+
     /// It was answered. Gives what it asks for next, and the shard in which nothing waits.
     pub fn on_answer(&mut self, reply: &[u8]) -> (Option<Asked>, Option<usize>) {
         match std::mem::take(self) {

@@ -2,7 +2,7 @@
 
 use super::subgroup;
 use quintet::{
-    CallContext, Persistent, PersistentMap, Retention, Service, ShardView,
+    CallContext, Persistent, PersistentMap, Place, Retention, Service, ShardView,
     archive::WhimsicalArchive,
     hand_off::{Destination, Destinations},
     machine::{Here, ServiceMachine},
@@ -41,10 +41,28 @@ pub(in crate::groups) struct Content {
     pub late_views: u64,
 }
 
+impl Content {
+    /// How many hand-offs were received.
+    pub fn receipts(&self) -> u64 {
+        self.received.values().sum()
+    }
+}
+
 #[service]
 impl Ledger {
     #[ordered]
-    fn pay(&mut self, context: &mut CallContext, payer: u64, number: u64, from: &str, to: &str) {
+    fn pay(
+        &mut self,
+        context: &mut CallContext,
+        payer: u64,
+        number: u64,
+        from: &str,
+        to: &str,
+        notices: u64,
+    ) {
+        for notice in 0..notices {
+            context.notify("paid", format!("{payer} {number} {notice}"));
+        }
         let (last, count) = self.paid.get(&payer).copied().unwrap_or_default();
         if number <= last {
             *self.disorder += 1;
@@ -57,7 +75,8 @@ impl Ledger {
         }
     }
     #[ordered]
-    fn receive(&mut self, from: String, count: u64) {
+    fn receive(&mut self, context: &mut CallContext, from: String, count: u64) {
+        context.notify("received", from.clone());
         let last = self.received.get(&from).copied().unwrap_or_default();
         if count != last + 1 {
             *self.disorder += 1;
@@ -84,6 +103,18 @@ impl Ledger {
             late_views: *self.late_views,
         }
     }
+    /// The rank of this member, and all members.
+    #[gather]
+    fn part(&self, place: &Place) -> (u16, Vec<u16>, Content) {
+        let members = place.members().iter().map(|it| *it as u16);
+        (place.rank() as u16, members.collect(), self.content())
+    }
+    /// The content, and that of a sibling.
+    #[query]
+    fn beside(&self, place: &Place, sibling: &str) -> Option<(Content, Content)> {
+        let sibling = place.sibling::<Self>(sibling)?;
+        Some((self.content(), sibling.content()))
+    }
     #[view]
     fn members_are(&mut self, view: &ShardView) {
         let number = (view.epoch(), view.number());
@@ -99,6 +130,7 @@ pub(in crate::groups) fn machine(
     retention: Retention,
     to: &[usize],
     bug: Injected,
+    here: Here,
 ) -> Box<dyn StateMachine> {
     let destinations = to.iter().map(|place| Destination {
         subgroup: subgroup(*place),
@@ -109,7 +141,7 @@ pub(in crate::groups) fn machine(
     let machine = ServiceMachine::<Ledger>::new(retention).handing_off_to(destinations);
     let machine = machine.at_member(Here {
         archive: Arc::new(WhimsicalArchive::new(PAST_IN_MEMORY)),
-        ..Here::default()
+        ..here
     });
     Box::new(machine.with_injected(bug))
 }

@@ -1,7 +1,8 @@
 //! Shards that run a service: versions, times and hand-offs under faults.
 //!
 //! ```text
-//!   callers ──► pay, content, content at a version, content of all shards at one time
+//!   callers ──► pay, content, content at a version, content of all shards at one time,
+//!               gathers, queries that read a sibling shard, notices
 //!   couriers ──► hand-offs from shard to shard            (what programs run, and several at once)
 //!   heralds  ──► members of each shard                    (the same)
 //!        ──► at once:    times and views ascend, a cut has a cause for each effect, nothing acknowledged
@@ -15,6 +16,8 @@ mod actors;
 mod checks;
 mod courier;
 mod ledger;
+mod notices;
+mod places;
 mod views;
 
 pub(super) use actors::Actor;

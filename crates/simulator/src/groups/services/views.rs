@@ -76,7 +76,7 @@ impl Herald {
 
 impl World {
     /// What a process knows of the members of a group.
-    fn view_at(&self, at: usize, place: usize) -> Option<Told> {
+    pub(super) fn view_at(&self, at: usize, place: usize) -> Option<Told> {
         let group = &self.groups[place];
         let mut hosts = self.processes[at].hosts.iter();
         let host = hosts.find(|host| host.group == place)?;
