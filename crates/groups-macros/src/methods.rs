@@ -286,7 +286,13 @@ impl Tagged {
 
     fn signature(&self) -> String {
         let tag = self.tag.word();
-        format!("{tag} {} -> {}", self.key(), text_of(&self.answer))
+        // Members of which one answers with its place and another one without refuse each other; a gather
+        // always has one.
+        let place = match self.has_place && self.tag == Tag::Query {
+            true => " at a place",
+            false => "",
+        };
+        format!("{tag}{place} {} -> {}", self.key(), text_of(&self.answer))
     }
 
     fn number(&self) -> u32 {

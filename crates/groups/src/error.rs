@@ -92,7 +92,8 @@ pub enum CallError {
         /// The shards that they are for.
         shards: Vec<String>,
     },
-    /// A handler must not wait for another call: it runs at its place in the order.
+    /// A handler must not wait for another call, nor look at the answer of one that was made elsewhere:
+    /// it runs at its place in the order, and the same at every member.
     #[error("a handler runs at its place in the order and must not wait for another call")]
     InsideHandler,
     /// A handler panicked. An ordered one did so at every member: where `stopped` is true the shard

@@ -28,6 +28,7 @@ mod later;
 pub mod layout;
 mod mail;
 pub mod metrics;
+mod past_reads;
 mod peer_clock;
 mod port;
 mod proxy;

@@ -20,6 +20,7 @@ use crate::{
     journal_files::{FileDisk, FileError},
     journal_thread::JournalThread,
     mail::{Mail, Mailbox, Mailer, Request, Waiter},
+    past_reads::PastRead,
     port::{Port, Ports},
     server::{
         Admin, AdminOptions, ChangeReport, ChangeRequest, Exposition, Gateway, GatewayConfig,
@@ -39,10 +40,10 @@ use quintet_protocols::find;
 use quintet_replica::{
     CommandTime, Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane,
     Level, Node, NodeSetup, Payload, Peer, Position, RecoveredBytes, ReplicaId, RequestKind,
-    RequestStatus, StateMachine, Time,
+    StateMachine, Time,
     journal::{GroupEpoch, Identity, Journal, JournalError, Opened},
     limits, no_member,
-    past::{self, Asking, Step},
+    past::{self, Asking},
 };
 use std::{
     cell::Cell,
@@ -50,12 +51,11 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        Arc,
         mpsc::{self, RecvTimeoutError},
     },
     thread::JoinHandle,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 /// Why a replica cannot start. Every text says what to do.
@@ -940,78 +940,41 @@ impl Handle {
     /// # Errors
     /// [`SubmitError::NotYet`], [`SubmitError::NotKept`], or why there was no answer.
     pub fn query_at(&self, time: CommandTime, payload: &[u8]) -> Result<Vec<u8>, SubmitError> {
-        let asking = Asking::new(time);
-        let read = past::payload(time, payload);
-        self.read_past(asking, &read, asking.begin())
+        let (sender, receiver) = mpsc::channel();
+        self.query_past_with(Asking::new(time), payload, move |answer| {
+            // The caller may have given up.
+            let _ = sender.send(answer);
+        });
+        match receiver.recv_timeout(self.timeout) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Disconnected) => Err(SubmitError::Stopped),
+            Err(RecvTimeoutError::Timeout) => Err(SubmitError::NoQuorum),
+        }
     }
 
     /// Answers such a read and calls `done` with the reply, which must not block: as a rule on the
-    /// replica's own thread, else on one that waits until the time is closed.
+    /// replica's own thread, else on the one of all reads that wait until their time is closed.
     pub fn query_past_with(
         &self,
         asking: Asking,
         payload: &[u8],
         done: impl FnOnce(Result<Vec<u8>, SubmitError>) + Send + 'static,
     ) {
-        let read = past::payload(asking.time(), payload);
-        let handle = self.clone();
-        let begin = asking.begin();
-        let Step::Read(level) = begin else {
-            return wait_for_past(move || handle.read_past(asking, &read, begin), done);
-        };
-        let again = read.clone();
-        let first = move |answer| match answer {
-            Err(SubmitError::NotYet) => {
-                wait_for_past(move || handle.read_past(asking, &again, begin), done);
-            }
-            answer => done(answer),
-        };
-        let request = Request::new(level, Some(read.into()), Box::new(first));
-        self.mailer
-            .send(Mail::Submit(request.of_kind(RequestKind::Past)));
+        let read = past::payload(asking.time(), payload).into();
+        let ends = Instant::now() + self.timeout;
+        PastRead::begin(self.clone(), asking, read, ends, Box::new(done));
     }
 
-    fn read_past(
+    /// Carries out a step of such a read.
+    pub(crate) fn request(
         &self,
-        mut asking: Asking,
-        read: &[u8],
-        mut step: Step,
-    ) -> Result<Vec<u8>, SubmitError> {
-        let clock = || {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            since.map_or(0, |since| {
-                u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-            })
-        };
-        let ends = Instant::now() + self.timeout;
-        loop {
-            let left = ends.saturating_duration_since(Instant::now());
-            let submit = |level, kind, payload: &[u8]| {
-                self.ask_kind(level, kind, Some(payload.into()), left)
-            };
-            step = match step {
-                Step::Read(level) => match submit(level, RequestKind::Past, read) {
-                    Err(SubmitError::NotYet) => {
-                        let next = asking.on_read(RequestStatus::NotYet, clock());
-                        next.ok_or(SubmitError::NotYet)?
-                    }
-                    answer => return answer,
-                },
-                Step::Tick => {
-                    submit(Level::Ordered, RequestKind::Tick, past::CLOSING_TICK)?;
-                    asking.on_tick()
-                }
-                Step::Wait(nanoseconds) => {
-                    let wait = Duration::from_nanos(nanoseconds);
-                    if wait > left {
-                        return Err(SubmitError::NotYet);
-                    }
-                    std::thread::sleep(wait);
-                    asking.on_waited(clock())
-                }
-                Step::Missing => return Err(SubmitError::NotYet),
-            };
-        }
+        level: Level,
+        kind: RequestKind,
+        payload: &[u8],
+        done: impl FnOnce(Result<Vec<u8>, SubmitError>) + Send + 'static,
+    ) {
+        let request = Request::new(level, Some(payload.into()), Box::new(done));
+        self.mailer.send(Mail::Submit(request.of_kind(kind)));
     }
 
     fn ask(
@@ -1020,29 +983,16 @@ impl Handle {
         payload: Option<Payload>,
         timeout: Duration,
     ) -> Result<Vec<u8>, SubmitError> {
-        self.ask_kind(level, RequestKind::Command, payload, timeout)
-    }
-
-    fn ask_kind(
-        &self,
-        level: Level,
-        kind: RequestKind,
-        payload: Option<Payload>,
-        timeout: Duration,
-    ) -> Result<Vec<u8>, SubmitError> {
         let (sender, receiver) = mpsc::channel();
         let done = Box::new(move |result| {
             // The caller may have given up.
             let _ = sender.send(result);
         });
-        let request = Request::new(level, payload, done).of_kind(kind);
+        let request = Request::new(level, payload, done);
         self.mailer.send(Mail::Submit(request));
         match receiver.recv_timeout(timeout) {
             Ok(result) => result,
             Err(RecvTimeoutError::Disconnected) => Err(SubmitError::Stopped),
-            Err(RecvTimeoutError::Timeout) if kind != RequestKind::Command => {
-                Err(SubmitError::NoQuorum)
-            }
             Err(RecvTimeoutError::Timeout) if level == Level::Ordered => {
                 Err(SubmitError::Uncertain)
             }
@@ -1137,37 +1087,6 @@ impl Handle {
     /// wait.
     pub fn stop(&self) {
         self.mailer.send(Mail::Stop);
-    }
-}
-
-/// Reads of the past that wait at once, each on a thread of its own.
-const PAST_WAITING_MAX: usize = 256;
-static PAST_WAITING: AtomicUsize = AtomicUsize::new(0);
-
-/// Waits for a time to be closed on a thread of its own; too many of them are refused.
-fn wait_for_past(
-    read: impl FnOnce() -> Result<Vec<u8>, SubmitError> + Send + 'static,
-    done: impl FnOnce(Result<Vec<u8>, SubmitError>) + Send + 'static,
-) {
-    let done: Box<dyn FnOnce(Result<Vec<u8>, SubmitError>) + Send> = Box::new(done);
-    let done = Arc::new(Mutex::new(Some(done)));
-    let finish = |done: &Mutex<Option<Box<dyn FnOnce(_) + Send>>>, answer| {
-        let taken = done.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(done) = taken {
-            done(answer);
-        }
-    };
-    let theirs = done.clone();
-    let is_one_more = PAST_WAITING.fetch_add(1, Ordering::Relaxed) < PAST_WAITING_MAX;
-    let thread = std::thread::Builder::new().name("read of the past".to_owned());
-    let wait = move || {
-        let answer = read();
-        PAST_WAITING.fetch_sub(1, Ordering::Relaxed);
-        finish(&theirs, answer);
-    };
-    if !is_one_more || thread.spawn(wait).is_err() {
-        PAST_WAITING.fetch_sub(1, Ordering::Relaxed);
-        finish(&done, Err(SubmitError::Busy));
     }
 }
 

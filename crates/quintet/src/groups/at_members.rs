@@ -102,15 +102,31 @@ impl Calls {
             source: source.clone(),
             siblings,
             members: Vec::new(),
+            all: Vec::new(),
             left: Vec::new(),
+            rounds: ROUNDS,
             kind,
             wanted,
             method,
             failed: CallError::Stopped,
         };
-        let on_members = move |answer| placing.on_members(answer, only, done);
-        let to = self.to(source, None);
-        self.send(to, Wanted::Members, Vec::new(), Answering::next(on_members));
+        if call::is_inside() {
+            // It could begin on a thread that executes no handler.
+            return done.answer(Err(CallError::InsideHandler));
+        }
+        if placing.siblings.is_empty() {
+            return placing.begin(only, done);
+        }
+        self.turns.take(move |turn| {
+            let Some(turn) = turn else {
+                return done.answer(Err(CallError::Busy));
+            };
+            let done = Answering::next(move |answer| {
+                drop(turn);
+                done.answer(answer);
+            });
+            placing.begin(only, done);
+        });
     }
 }
 
@@ -184,21 +200,34 @@ struct Placing {
     source: Source,
     siblings: Vec<Source>,
     members: Vec<u16>,
+    /// Those that may be asked.
+    all: Vec<u16>,
     /// The members that have not been tried.
     left: Vec<u16>,
+    rounds: u32,
     kind: Kind,
     wanted: Wanted,
     method: Method,
     failed: CallError,
 }
 
+/// Where all members keep too many states already, they are asked once more so often.
+const ROUNDS: u32 = 3;
+
 impl Placing {
+    fn begin(self, only: Option<usize>, done: Answering) {
+        let (calls, to) = (self.calls.clone(), self.calls.to(&self.source, None));
+        let on_members = move |answer| self.on_members(answer, only, done);
+        calls.send(to, Wanted::Members, Vec::new(), Answering::next(on_members));
+    }
+
     fn on_members(mut self, answer: Answer, only: Option<usize>, done: Answering) {
         match members_in(answer, &self.source) {
             Ok(members) => self.members = members,
             Err(error) => return done.answer(Err(error)),
         }
-        self.left = chosen(&self.members, only);
+        self.all = chosen(&self.members, only);
+        self.left.clone_from(&self.all);
         if let Some(member) = only {
             let shard = self.source.name.to_string();
             self.failed = CallError::NotThere { shard, member };
@@ -211,6 +240,11 @@ impl Placing {
 
     fn next_member(mut self, done: Answering) {
         match self.left.pop() {
+            None if self.failed == CallError::Busy && self.rounds > 0 => {
+                self.rounds -= 1;
+                self.left.clone_from(&self.all);
+                self.next_member(done);
+            }
             None => done.answer(Err(self.failed)),
             Some(member) => {
                 // A number that no other process draws.

@@ -10,8 +10,9 @@ use super::{
     answering::{Answer, Answering, not_taken},
     call,
     remote::{Remote, Wanted},
+    turns::Turns,
 };
-use quintet_groups::view::Told;
+use quintet_groups::{Bytes, view::Told};
 use quintet_replica::GroupId;
 use quintet_runtime::{Handle, SubmitError};
 use std::{
@@ -89,6 +90,8 @@ pub(super) struct Calls {
     pub shards: Vec<Source>,
     turn: AtomicUsize,
     pub deadline: Duration,
+    /// Of queries that read other shards.
+    pub turns: Turns,
     /// Wakes the courier of this process.
     pub bag: Bag,
     /// The highest time in an answer of any shard: calls that follow have later ones.
@@ -120,6 +123,7 @@ impl Calls {
             shards,
             turn: AtomicUsize::new(0),
             deadline,
+            turns: Turns::default(),
             bag: Bag::default(),
             seen: AtomicU64::new(0),
         }
@@ -249,7 +253,14 @@ impl Calls {
     }
 
     /// Asks in turn, until one has not stopped.
-    pub fn send(self: &Arc<Self>, mut to: To, wanted: Wanted, payload: Vec<u8>, done: Answering) {
+    pub fn send(
+        self: &Arc<Self>,
+        mut to: To,
+        wanted: Wanted,
+        payload: impl Into<Bytes>,
+        done: Answering,
+    ) {
+        let payload = payload.into();
         if call::is_inside() {
             // Each member would send it.
             return done.answer(Err(CallError::InsideHandler));
@@ -277,7 +288,8 @@ impl Calls {
         match (way, wanted) {
             (Way::Here(handle), Wanted::Level(level)) => {
                 let handle = handle.in_group(group);
-                handle.submit_with(level, payload, on_answer);
+                // Copied to where its batch is made, which copies it no more.
+                handle.submit_with(level, &payload[..], on_answer);
             }
             (Way::Here(handle), Wanted::Past(asking)) => {
                 let handle = handle.in_group(group);

@@ -88,6 +88,7 @@ mod remote;
 mod replies;
 mod shard;
 mod shards;
+mod turns;
 
 pub use client::Client;
 pub use follow::{Followed, Follower, Notification};

@@ -46,6 +46,9 @@ impl Pauses {
 
 /// The answer to a call that has been sent. Wait for it with [`wait`](Self::wait) or `.await`.
 /// Dropping it gives up the answer, not the command.
+///
+/// Within a handler it gives [`CallError::InsideHandler`], also one that was made elsewhere and has its
+/// answer: members would differ by what they were told when.
 #[must_use = "the call is on its way: wait for its answer, or drop it on purpose"]
 #[derive(Debug)]
 pub struct Pending<R> {
@@ -136,6 +139,9 @@ impl<R: DeserializeOwned> Pending<R> {
 
     /// The answer, if it has come. It is given once.
     pub fn try_get(&mut self) -> Option<Result<R, CallError>> {
+        if call::is_inside() {
+            return Some(Err(CallError::InsideHandler));
+        }
         let mut state = self.shared.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Answered(Ok(bytes)) => {
@@ -155,9 +161,6 @@ impl<R: DeserializeOwned> Future for Pending<R> {
     type Output = Result<R, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if call::is_inside() {
-            return Poll::Ready(Err(CallError::InsideHandler));
-        }
         if let Some(answer) = self.try_get() {
             return Poll::Ready(answer);
         }

@@ -53,8 +53,8 @@ const USAGE: &str = "ERR usage: QUINTET.CALL SHARD METHOD [ARGUMENTS IN JSON] [A
 /// A shard is `SUBGROUP/NUMBER`, or `SUBGROUP:KEY` for that of a key. Arguments are an array in JSON;
 /// bytes are a string, or an array of numbers. `when` is a time such as `2026-11-21T12:00:00Z`, `now`, or
 /// `v:VERSION`. Without `FROM` a follower is told from now on, so the first answer is empty and has the
-/// number for the next request; each waits for something to tell, a second unless it says otherwise, and
-/// ten at most.
+/// number for the next request. Each waits for something to tell, a second unless it says otherwise, and
+/// ten at most; one that has others behind it in a pipeline does not wait.
 #[derive(Debug)]
 pub struct CallServer {
     address: SocketAddr,
@@ -189,6 +189,10 @@ fn serve(stream: &mut TcpStream, callers: &Callers) -> io::Result<()> {
             Step::Command(length) => {
                 let arguments = (0..parser.len()).map(|index| parser.argument(&input, index));
                 let arguments: Vec<&[u8]> = arguments.collect();
+                if asks_for_its_place(&arguments) {
+                    // Behind all that was sent before it.
+                    write(stream, std::mem::take(&mut replies))?;
+                }
                 (length, answer(&arguments, callers, &mut replies))
             }
         };
@@ -262,7 +266,12 @@ fn put_batch(next: u64, batch: &Batch, out: &mut quintet_store::Reply<'_>) {
 /// Writes replies in their order, as they come.
 fn write(stream: &mut TcpStream, replies: Vec<Reply>) -> io::Result<()> {
     let mut out = Vec::new();
-    for reply in replies {
+    let mut replies = replies.into_iter().peekable();
+    while let Some(mut reply) = replies.next() {
+        if let (Reply::Follow(_, wait), Some(_)) = (&mut reply, replies.peek()) {
+            // It does not keep the others back.
+            *wait = Duration::ZERO;
+        }
         reply.put(&mut out);
         if out.len() >= WRITTEN_AT_ONCE {
             stream.write_all(&out)?;
@@ -392,6 +401,17 @@ fn call(callers: &Callers, shard: &str, method: &str, options: &[&str]) -> Reply
     }
 }
 
+/// Whether it follows from the next notification on. Which that is depends on the commands of this
+/// connection that are executed: all before it, none behind it.
+fn asks_for_its_place(arguments: &[&[u8]]) -> bool {
+    let is = |word: &&[u8], name: &[u8]| word.eq_ignore_ascii_case(name);
+    let follows = arguments
+        .first()
+        .is_some_and(|it| is(it, b"QUINTET.FOLLOW"));
+    let mut options = arguments.iter().skip(3).step_by(2);
+    follows && !options.any(|it| is(it, b"FROM"))
+}
+
 fn follow(callers: &Callers, shard: &str, name: &str, options: &[&str]) -> Reply {
     let (mut from, mut wait) = (None, FOLLOW_DEFAULT);
     for option in options.chunks(2) {
@@ -407,12 +427,15 @@ fn follow(callers: &Callers, shard: &str, name: &str, options: &[&str]) -> Reply
             _ => return Reply::error(FOLLOW_USAGE),
         }
     }
-    if from.is_none() {
-        wait = 0;
-    }
-    match callers.follow(shard, name, from.unwrap_or(0)) {
-        Ok(following) => Reply::Follow(following, Duration::from_millis(wait)),
-        Err(error) => Reply::error(&text_of(&error)),
+    let following = callers.follow(shard, name, from.unwrap_or(0));
+    match (following, from) {
+        (Ok(following), Some(_)) => Reply::Follow(following, Duration::from_millis(wait)),
+        (Ok(following), None) => {
+            let mut out = Vec::new();
+            Reply::Follow(following, Duration::ZERO).put(&mut out);
+            Reply::Ready(out)
+        }
+        (Err(error), _) => Reply::error(&text_of(&error)),
     }
 }
 
