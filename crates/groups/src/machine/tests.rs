@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use quintet_replica::{CommandTime, Position};
 use std::collections::BTreeMap;
 
+mod formats;
 mod views;
 
 #[derive(Default, Service)]
@@ -995,4 +996,41 @@ fn gather_is_answered_at_its_mark_by_the_member_asked() {
     let plain = rig.query::<(usize, u64)>("rank", &());
     let shard = "it/0".to_owned();
     assert_eq!(plain, Err(CallError::Schema { shard }), "without a place");
+}
+
+#[test]
+fn query_with_a_place_is_another_method_than_one_without() {
+    mod one {
+        use super::*;
+        #[derive(Default, Service)]
+        pub struct Same {
+            value: Persistent<u64>,
+        }
+        #[service]
+        impl Same {
+            #[query]
+            fn get(&self) -> u64 {
+                *self.value
+            }
+        }
+    }
+    mod other {
+        use super::*;
+        #[derive(Default, Service)]
+        pub struct Same {
+            value: Persistent<u64>,
+        }
+        #[service]
+        impl Same {
+            #[query]
+            fn get(&self, place: &Place) -> u64 {
+                *self.value + place.rank() as u64
+            }
+        }
+    }
+    let one = ServiceMachine::<one::Same>::new(Retention::default()).terms();
+    let other = ServiceMachine::<other::Same>::new(Retention::default()).terms();
+    let differ = one.iter().zip(&other).filter(|(one, other)| one != other);
+    let names: Vec<_> = differ.map(|(one, _)| one.0.clone()).collect();
+    assert_eq!(names, ["Same.get"]);
 }
