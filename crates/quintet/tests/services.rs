@@ -343,6 +343,8 @@ struct Nested {
 }
 
 static OTHER: std::sync::OnceLock<Shard<Counter>> = std::sync::OnceLock::new();
+/// A call that was made outside of the handler that looks at it.
+static ELSEWHERE: std::sync::Mutex<Option<Pending<u64>>> = std::sync::Mutex::new(None);
 
 #[service]
 impl Nested {
@@ -363,6 +365,11 @@ impl Nested {
             // It is not waited for, and not sent either.
             drop(other.ordered().add(1));
         }
+        if let Some(mut elsewhere) = ELSEWHERE.lock().expect("no panic").take() {
+            let inside = Err(CallError::InsideHandler);
+            assert_eq!(elsewhere.try_get(), Some(inside.clone()));
+            assert_eq!(elsewhere.wait(), inside);
+        }
         *self.value
     }
 }
@@ -381,6 +388,8 @@ fn handler_that_waits_is_told_that_it_must_not() {
     let nested = nested.shard::<Nested>("nested", 0).expect("there is one");
     assert_eq!(nested.query().value().wait(), Ok(Some(0)));
     assert_eq!(nested.ordered().add().wait(), Ok(1));
+    *ELSEWHERE.lock().expect("no panic") = Some(counter(&group).query().value());
+    assert_eq!(nested.ordered().add().wait(), Ok(2));
     assert_eq!(
         counter(&group).query().value().wait(),
         Ok(0),
