@@ -299,7 +299,7 @@ impl Tagged {
         number_of(&self.key())
     }
 
-    /// What is known of it.
+    /// Its description.
     fn row(&self) -> TokenStream {
         let (number, name, signature) = (self.number(), self.name.to_string(), self.signature());
         let terms = number_of(&signature);

@@ -1,4 +1,4 @@
-//! Many calls at once: what is bounded waits its turn, and keeps nobody else away.
+//! Many calls at once: bounded ones wait their turn, and keep no others away.
 
 use quintet::groups::{CallContext, Group, Persistent, Place, Service, Time, service};
 use quintet::runtime::resp_client::{Reply, command, read};

@@ -68,7 +68,7 @@ fn wait_until(crew: &Shard<Crew>, why: &str, are: impl Fn(&[usize]) -> bool) {
 
 /// All of these members know the same, in order.
 fn compare(crew: &Shard<Crew>, members: &[usize]) -> Views {
-    // What is executed at one is executed at the others when they have this version.
+    // At this version all have executed the same.
     let made = crew.ordered().touch().wait().expect("executed");
     let told = members.iter().map(|member| {
         let there = crew.member(*member);

@@ -721,7 +721,7 @@ pub struct Entry {
 impl Entry {
     /// The number of a group's view, and who is a member in it: those that take part as last told
     /// ([`Context::route_is`](crate::Context::route_is)), where the protocol tells its views by their
-    /// numbers, as all do that can follow a layout; else all members, for ever.
+    /// numbers, as all do that can follow a layout; else all members, permanently.
     #[must_use]
     pub fn view_of(
         &self,

@@ -202,7 +202,7 @@ impl Sleepers {
             match first {
                 Some(due) if due <= now => {
                     let read = all.1.pop_first().map(|(_, read)| read);
-                    // What follows may come back here.
+                    // Its next step may come back here.
                     drop(all);
                     if let Some(read) = read {
                         read.on_waited();

@@ -45,7 +45,7 @@ struct Shard {
     /// The newest view that is known here, and since when.
     newest: Told,
     since: Instant,
-    /// It has been told of, or nobody can be told.
+    /// It has been told of, or the shard cannot be told.
     is_done: bool,
 }
 

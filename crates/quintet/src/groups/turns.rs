@@ -1,4 +1,4 @@
-//! Queries that read other shards, so many at a time: members keep few states that are lent.
+//! Queries that read other shards, a few at a time: members keep few states that are lent.
 //!
 //! ```text
 //!   query ──► 64 in progress? ── no ──► begins ──► answered: its turn ends ──► the next one begins
@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// So many from one process: a member keeps states for four times as many.
+/// No more from one process: a member keeps states for four times as many.
 const IN_PROGRESS_MAX: usize = 64;
 /// More do not wait.
 const WAITING_MAX: usize = 1 << 14;

@@ -43,7 +43,7 @@ fn snapshot_of_the_first_format_has_state_and_past() {
     let past = past.expect("kept");
     let both = vec![("a".to_owned(), 3), ("b".to_owned(), 5)];
     assert_eq!((past.value, past.time.0.0), ((8, both, 2), 110));
-    // What comes next, and the next snapshot, are as ever.
+    // The next commands and snapshots are as ever.
     let put = rig.ordered::<Option<i64>>("put", &("c", 1i64));
     assert_eq!(put.expect("executed").version, Version(5));
     assert_eq!(rig.machine.notices.last(), 0);

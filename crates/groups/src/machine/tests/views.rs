@@ -72,7 +72,7 @@ fn views_are_told_once_in_ascending_order() {
     assert_eq!(rig.machine.notices.last(), 3);
     let (_, before) = rig.past::<(Vec<usize>, Vec<usize>)>(Kind::QueryAtVersion(2), 0, "changes");
     assert_eq!(before.expect("kept").value, (vec![7], vec![0]));
-    // A member that has it by a snapshot goes on in the same way.
+    // A member that has it by a snapshot continues in the same way.
     let mut copy = rig.copied(5);
     assert_eq!(copy.machine.digest(), rig.machine.digest());
     tell(&mut copy, (1, 8), &[0]).expect("executed");

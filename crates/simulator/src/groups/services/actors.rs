@@ -199,7 +199,7 @@ impl Actor {
         let callers = random.between(3, 6);
         let couriers = random.between(1, 3);
         let heralds = random.between(1, 3);
-        // So many that some are not kept.
+        // With the higher number some are not kept.
         let notices = if random.chance(250) { 60 } else { 2 };
         let callers = (0..callers).map(|_| Self {
             notices,

@@ -30,7 +30,7 @@ fn ask(from: u64) -> Vec<u8> {
     Call::encode(Kind::Follow, 0, &(NAME, from))
 }
 
-/// What the machine tells from a number on.
+/// The notices of a machine from a number on.
 pub(super) fn told_by(machine: &dyn StateMachine, from: u64) -> Told {
     let mut reply = Vec::new();
     machine.query(&At::default(), &ask(from), &mut reply);

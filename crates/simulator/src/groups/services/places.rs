@@ -40,7 +40,7 @@ pub(super) struct Beside {
     at: u16,
     members: Vec<u16>,
     ticket: u64,
-    /// What is to be in both: payments of the caller, receipts.
+    /// These are to be in both: payments of the caller, receipts.
     floors: [(u64, u64); 2],
     /// Of what the shard has handed off to the sibling.
     delivered: u64,

@@ -13,12 +13,12 @@ use quintet::view::{self, Told};
 use quintet_replica::{ReplicaId, ReplicaSet};
 use std::collections::BTreeMap;
 
-/// What a herald has told.
+/// A herald's knowledge.
 #[derive(Debug, Default)]
 pub(super) struct Herald {
     /// By shard: the number of the last view that was taken.
     told: BTreeMap<usize, (u64, u64)>,
-    /// What it is telling.
+    /// The view that it is telling.
     telling: Option<(usize, Told)>,
 }
 
@@ -75,7 +75,7 @@ impl Herald {
 }
 
 impl World {
-    /// What a process knows of the members of a group.
+    /// The members of a group, as a process knows them.
     pub(super) fn view_at(&self, at: usize, place: usize) -> Option<Told> {
         let group = &self.groups[place];
         let mut hosts = self.processes[at].hosts.iter();
