@@ -183,37 +183,48 @@ impl PastRead {
 
 /// Reads by the time when they are asked again.
 #[derive(Default)]
+struct Queue {
+    /// Numbers those of the same time.
+    last: u64,
+    reads: BTreeMap<(Instant, u64), PastRead>,
+}
+
+/// See the module.
+#[derive(Default)]
 struct Sleepers {
-    all: Mutex<(u64, BTreeMap<(Instant, u64), PastRead>)>,
+    queue: Mutex<Queue>,
     /// One has come that is due earlier.
     woken: Condvar,
 }
 
 impl Sleepers {
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<(Instant, u64), PastRead>)> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self) {
-        let mut all = self.lock();
+        let mut queue = self.lock();
         loop {
             let now = Instant::now();
-            let first = all.1.first_key_value().map(|((due, _), _)| *due);
+            let first = queue.reads.first_key_value().map(|((due, _), _)| *due);
             match first {
                 Some(due) if due <= now => {
-                    let read = all.1.pop_first().map(|(_, read)| read);
+                    let read = queue.reads.pop_first().map(|(_, read)| read);
                     // Its next step may come back here.
-                    drop(all);
+                    drop(queue);
                     if let Some(read) = read {
                         read.on_waited();
                     }
-                    all = self.lock();
+                    queue = self.lock();
                 }
                 Some(due) => {
-                    let waited = self.woken.wait_timeout(all, due - now);
-                    all = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    let waited = self.woken.wait_timeout(queue, due - now);
+                    queue = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
-                None => all = self.woken.wait(all).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    let waited = self.woken.wait(queue);
+                    queue = waited.unwrap_or_else(PoisonError::into_inner);
+                }
             }
         }
     }
@@ -235,15 +246,13 @@ fn sleep(read: PastRead, wait: Duration) {
     let Some(sleepers) = sleepers() else {
         return read.end(Err(SubmitError::Busy));
     };
-    let mut all = sleepers.lock();
-    all.0 += 1;
-    let key = (Instant::now() + wait, all.0);
-    all.1.insert(key, read);
-    let is_first = all
-        .1
-        .first_key_value()
-        .is_some_and(|(first, _)| *first == key);
-    drop(all);
+    let mut queue = sleepers.lock();
+    queue.last += 1;
+    let key = (Instant::now() + wait, queue.last);
+    queue.reads.insert(key, read);
+    let first = queue.reads.first_key_value();
+    let is_first = first.is_some_and(|(first, _)| *first == key);
+    drop(queue);
     if is_first {
         sleepers.woken.notify_one();
     }
