@@ -115,7 +115,7 @@ pub trait AnyField: Send {
     fn trim(&mut self, horizon: u64, archive: &dyn Archive);
     /// Bytes that only past versions need.
     fn past_bytes(&self) -> u64;
-    /// Bytes of all, about.
+    /// Bytes of all that is in memory, about.
     fn bytes(&self) -> u64;
     /// Appends the next record of its content; false when there is none.
     fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool;
@@ -289,7 +289,7 @@ impl<T: Value> AnyField for Persistent<T> {
     }
 
     fn bytes(&self) -> u64 {
-        self.past_bytes + self.known.1
+        self.past_bytes - self.progress.away() + self.known.1
     }
 
     fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool {
@@ -720,7 +720,7 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
     }
 
     fn bytes(&self) -> u64 {
-        self.past_bytes + self.bytes
+        self.past_bytes - self.progress.away() + self.bytes
     }
 
     fn next_record(&self, cursor: &mut FieldCursor, out: &mut Vec<u8>) -> bool {

@@ -41,11 +41,22 @@ impl<V> Past<V> {
         }
     }
 
+    fn length(&self) -> u64 {
+        self.bytes - PAST_WEIGHT
+    }
+
+    /// Bytes that were put away.
+    fn away(&self) -> u64 {
+        match self.value {
+            Some(Kept::Away(_)) => self.length(),
+            _ => 0,
+        }
+    }
+
     /// Bytes in memory that can be put away.
     fn movable(&self, archive: &dyn Archive) -> u64 {
-        let length = self.bytes - PAST_WEIGHT;
         match self.value {
-            Some(Kept::Here(_)) if archive.takes(length) => length,
+            Some(Kept::Here(_)) if archive.takes(self.length()) => self.length(),
             _ => 0,
         }
     }
@@ -126,12 +137,15 @@ pub(crate) struct Progress {
     looked_at: usize,
     /// Bytes of those in memory that can be put away.
     movable: u64,
+    /// Bytes of those that were put away.
+    away: u64,
 }
 
 impl Progress {
     /// Another one, behind all there are.
     pub fn add<V>(&mut self, past: &Past<V>, archive: &dyn Archive) {
         self.movable += past.movable(archive);
+        self.away += past.away();
     }
 
     /// One that a snapshot had, with as many behind it as it had: to be put away at once.
@@ -152,6 +166,7 @@ impl Progress {
         let is_done = past.put_away(archive, false);
         if is_done {
             self.movable -= bytes;
+            self.away += bytes;
             self.looked_at += 1;
         }
         is_done
@@ -165,6 +180,12 @@ impl Progress {
     /// This one is over.
     pub fn dropped<V>(&mut self, past: &Past<V>, archive: &dyn Archive) {
         self.movable -= past.movable(archive);
+        self.away -= past.away();
+    }
+
+    /// Bytes that are not in memory.
+    pub const fn away(&self) -> u64 {
+        self.away
     }
 
     /// Places that one command puts away at most.

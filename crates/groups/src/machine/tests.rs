@@ -299,6 +299,7 @@ proptest! {
         }
         let whole = rig.machine.digest();
         prop_assert_eq!(other.machine.digest(), whole, "wherever the past is");
+        prop_assert!(rig.machine.memory() <= other.machine.memory());
         prop_assert_eq!(stepped(&mut rig.machine, 1), whole);
         prop_assert_eq!(stepped(&mut rig.machine, 10_000), whole);
     }
@@ -342,6 +343,16 @@ fn damaged_past_value_is_an_error_and_never_an_answer() {
     }
     let (_, told) = rig.past::<All>(Kind::QueryAtVersion(1), 100, "all");
     assert_eq!(told.expect("kept").value.0, 1);
+    // Of each of two fields two values of a byte; all of them were put away.
+    let mut all_in_memory = Rig::<Ledger>::new(Retention::default());
+    for amount in 1..4 {
+        all_in_memory
+            .ordered::<Option<i64>>("put", &("a", amount))
+            .expect("executed");
+    }
+    let memory = all_in_memory.machine.memory();
+    // The total's first value, which no command made, is one more.
+    assert_eq!(memory - rig.machine.memory(), 5);
     is_damaged.store(true, std::sync::atomic::Ordering::Relaxed);
     let (_, told) = rig.past::<All>(Kind::QueryAtVersion(1), 100, "all");
     let Err(CallError::Panicked { message, .. }) = told else {
