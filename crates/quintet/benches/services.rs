@@ -1,4 +1,5 @@
-//! Figures 16, 17, 18 and 20 of the Derecho paper for services, all members in this process.
+//! Figures 16, 17, 18 and 20 of the Derecho paper for services: members in this process, for `disk`
+//! in processes of their own.
 //!
 //! ```text
 //!   cargo bench -p quintet --bench services -- [calls|disk|stable|shards|change] [DIRECTORY]
@@ -14,8 +15,10 @@ use quintet::groups::{Bytes, Group, Persistent, Service, Time, Volatile, service
 use std::{
     collections::VecDeque,
     fs::File,
-    io::Write,
+    io::{self, Write},
+    net::TcpListener,
     path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant, SystemTime},
 };
@@ -166,6 +169,50 @@ fn calls() -> Outcome {
     Ok(())
 }
 
+/// Members on disk: the first one here, the others in processes of their own.
+struct Processes {
+    group: Group,
+    others: Vec<Child>,
+}
+
+impl Processes {
+    fn start(members: usize, directory: &Path) -> Result<Self, Box<dyn std::error::Error>> {
+        let reserved = (0..members).map(|_| TcpListener::bind("127.0.0.1:0"));
+        let reserved = reserved.collect::<io::Result<Vec<_>>>()?;
+        let addresses = reserved.iter().map(|it| Ok(it.local_addr()?.to_string()));
+        let addresses = addresses.collect::<io::Result<Vec<_>>>()?;
+        drop(reserved);
+        let others = (1..members).map(|id| {
+            Command::new(std::env::current_exe()?)
+                .args(["member", &id.to_string()])
+                .arg(directory)
+                .args(&addresses)
+                .stdin(Stdio::piped())
+                .spawn()
+        });
+        let others = others.collect::<io::Result<_>>()?;
+        let group = member(0, directory, &addresses)?;
+        group.wait_ready(Duration::from_secs(30))?;
+        Ok(Self { group, others })
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for other in &mut self.others {
+            // It ends when nothing can come from here any more.
+            drop(other.stdin.take());
+            let _ = other.wait();
+        }
+    }
+}
+
+fn member(id: u16, directory: &Path, addresses: &[String]) -> Result<Group, quintet::Error> {
+    let own = directory.join(id.to_string());
+    let group = Group::member("bench", id, addresses, own);
+    group.one::<Versions>("it").start()
+}
+
 fn disk(directory: &Path) -> Outcome {
     println!("| members | bytes | members' writes, MiB/s | plain writers before | after | share |");
     println!("|---|---|---|---|---|---|");
@@ -174,12 +221,9 @@ fn disk(directory: &Path) -> Outcome {
             let total = if size > 1 << 16 { BYTES } else { BYTES / 16 };
             let before = write_rate(directory, members, size, total)?;
             let kept = tempfile::tempdir_in(directory)?;
-            let group = Group::local(members)
-                .directory(kept.path())
-                .one::<Versions>("it")
-                .start()?;
-            let each = rate!(group, Versions, size, total);
-            drop(group);
+            let processes = Processes::start(members, kept.path())?;
+            let each = rate!(processes.group, Versions, size, total);
+            drop(processes);
             let after = write_rate(directory, members, size, total)?;
             // Every member writes every object.
             let all = each * members as f64;
@@ -367,6 +411,13 @@ fn main() -> Outcome {
         .skip(1)
         .filter(|word| word != "--bench")
         .collect();
+    if let [member, id, directory, addresses @ ..] = &words[..]
+        && member == "member"
+    {
+        let _group = self::member(id.parse()?, Path::new(directory), addresses)?;
+        io::copy(&mut io::stdin(), &mut io::sink())?;
+        return Ok(());
+    }
     let directory = words.get(1).map_or_else(std::env::temp_dir, PathBuf::from);
     match words.first().map_or("", String::as_str) {
         "calls" => calls(),
