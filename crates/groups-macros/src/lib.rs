@@ -31,7 +31,8 @@ pub fn derive_service(input: TokenStream) -> TokenStream {
         .into()
 }
 
-/// Makes the tagged methods of an `impl` block callable through a group.
+/// Makes the tagged methods of an `impl` block callable through a group: `#[ordered]`, `#[query]` and
+/// `#[gather]`. One with `#[view]` is called by the members, when those of its shard have changed.
 #[proc_macro_attribute]
 pub fn service(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as syn::ItemImpl);

@@ -510,7 +510,8 @@ impl<S: Methods> ServiceMachine<S> {
     fn follow(&self, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {
         let asked: Option<(&str, u64)> = encoding::decode(call.arguments);
         let (name, from) = asked.ok_or(Fault::Schema)?;
-        let told = self.notices.told(name, from);
+        let skips = from > 0 && self.injected.is(Bug::FollowerSkipsOne);
+        let told = self.notices.told(name, from + u64::from(skips));
         self.answer(reply, |out| encoding::append(&told, out));
         Ok(())
     }
@@ -802,7 +803,10 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
             Some((version, time)) => {
                 let rewound = call::guarded(|| {
                     let mut past = self.service.fork();
-                    if !self.injected.is(Bug::PastWithoutRewind) {
+                    let is_part = matches!(around, Around::Placed(_));
+                    let at_newest = self.injected.is(Bug::PastWithoutRewind)
+                        || is_part && self.injected.is(Bug::GatherAtNewest);
+                    if !at_newest {
                         past.each_mut(&mut |_, field| field.rewind(version));
                     }
                     past

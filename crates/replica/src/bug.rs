@@ -202,6 +202,10 @@ crate::bugs! {
         "a shard forgets one hand-off more than was delivered";
     HandOffsNotInSnapshot "hand_offs_not_in_snapshot" 0 "services"
         "a state that comes from a snapshot has no hand-offs that wait";
+    GatherAtNewest "gather_at_newest" 0 "services"
+        "a member answers its part of a gather from its newest state";
+    FollowerSkipsOne "follower_skips_one" 0 "services"
+        "a follower is not told of the notification that it asks for first";
     LendsStale "lends_stale" 0 "services"
         "the state that a query of another shard reads may be an old one";
     ViewsInAnyOrder "views_in_any_order" 0 "services"

@@ -67,7 +67,7 @@ fn seed_is_the_same_world_each_time() {
 #[test]
 fn injected_bugs_of_several_groups_are_found() {
     /// The first seeds that show each of them.
-    const FOUND: [(Worlds, &str, u64); 20] = [
+    const FOUND: [(Worlds, &str, u64); 22] = [
         (Worlds::Pinned, "segment_trimmed_for_another_group", 5),
         (Worlds::Pinned, "persisted_of_another_driver", 0),
         (Worlds::Shards, "segment_trimmed_for_another_group", 2),
@@ -88,6 +88,8 @@ fn injected_bugs_of_several_groups_are_found() {
         (Worlds::Services, "past_without_rewind", 0),
         (Worlds::Services, "views_in_any_order", 0),
         (Worlds::Services, "lends_stale", 16),
+        (Worlds::Services, "gather_at_newest", 1),
+        (Worlds::Services, "follower_skips_one", 0),
     ];
     for (worlds, bug, seed) in FOUND {
         let setup = GroupsSetup {
