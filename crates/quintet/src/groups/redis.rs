@@ -168,12 +168,12 @@ fn serve(stream: &mut TcpStream, callers: &Callers) -> io::Result<()> {
             Ok(step) => step,
             Err(error) => {
                 replies.push(Reply::error(&format!("ERR Protocol error: {error}")));
-                return write(stream, replies);
+                return write(stream, replies, true);
             }
         };
         let (taken, goes) = match step {
             Step::Incomplete => {
-                write(stream, std::mem::take(&mut replies))?;
+                write(stream, std::mem::take(&mut replies), !input.is_empty())?;
                 let length = stream.read(&mut chunk)?;
                 if length == 0 {
                     return Ok(());
@@ -191,17 +191,17 @@ fn serve(stream: &mut TcpStream, callers: &Callers) -> io::Result<()> {
                 let arguments: Vec<&[u8]> = arguments.collect();
                 if asks_for_its_place(&arguments) {
                     // Behind all that was sent before it.
-                    write(stream, std::mem::take(&mut replies))?;
+                    write(stream, std::mem::take(&mut replies), true)?;
                 }
                 (length, answer(&arguments, callers, &mut replies))
             }
         };
         input.drain(..taken);
         if !goes {
-            return write(stream, replies);
+            return write(stream, replies, true);
         }
         if replies.len() >= IN_FLIGHT_MAX {
-            write(stream, std::mem::take(&mut replies))?;
+            write(stream, std::mem::take(&mut replies), !input.is_empty())?;
         }
     }
 }
@@ -263,14 +263,29 @@ fn put_batch(next: u64, batch: &Batch, out: &mut quintet_store::Reply<'_>) {
     }
 }
 
-/// Writes replies in their order, as they come.
-fn write(stream: &mut TcpStream, replies: Vec<Reply>) -> io::Result<()> {
+/// Whether the client has sent more.
+fn has_sent_more(stream: &TcpStream) -> io::Result<bool> {
+    stream.set_nonblocking(true)?;
+    let more = stream.peek(&mut [0]).is_ok_and(|length| length > 0);
+    stream.set_nonblocking(false)?;
+    Ok(more)
+}
+
+/// Writes replies in their order, as they come. `more`: others follow.
+fn write(stream: &mut TcpStream, replies: Vec<Reply>, more: bool) -> io::Result<()> {
     let mut out = Vec::new();
     let mut replies = replies.into_iter().peekable();
     while let Some(mut reply) = replies.next() {
-        if let (Reply::Follow(_, wait), Some(_)) = (&mut reply, replies.peek()) {
+        if let Reply::Follow(_, wait) = &mut reply
+            && (more || replies.peek().is_some() || has_sent_more(stream)?)
+        {
             // It does not keep the others back.
             *wait = Duration::ZERO;
+        }
+        if matches!(reply, Reply::Follow(_, wait) if !wait.is_zero()) {
+            // Those before it do not wait with it.
+            stream.write_all(&out)?;
+            out.clear();
         }
         reply.put(&mut out);
         if out.len() >= WRITTEN_AT_ONCE {
