@@ -3,9 +3,9 @@
 use crate::{
     archive::{Archive, Away},
     encoding,
-    fields::Value,
 };
 use elsa::sync::FrozenMap;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{collections::VecDeque, sync::Arc};
 
 /// A value of the past.
@@ -62,7 +62,7 @@ impl<V> Past<V> {
     }
 }
 
-impl<V: Value> Past<V> {
+impl<V: Serialize> Past<V> {
     /// Puts its value away, if it can be; false when the archive takes none now.
     fn put_away(&mut self, archive: &dyn Archive, waits: bool) -> bool {
         if let Some(Kept::Here(value)) = &self.value
@@ -95,12 +95,12 @@ impl<V: Value> Past<V> {
     }
 }
 
-fn read<V: Value>(away: &Away) -> Arc<V> {
+fn read<V: DeserializeOwned>(away: &Away) -> Arc<V> {
     let value = encoding::decode(&away.bytes());
     Arc::new(value.expect("the encoding of a value, by its hash"))
 }
 
-impl<V: Value> Kept<V> {
+impl<V: DeserializeOwned> Kept<V> {
     pub fn value(&self) -> Arc<V> {
         match self {
             Self::Here(value) => value.clone(),
@@ -118,7 +118,7 @@ impl<V> Default for Loaded<V> {
     }
 }
 
-impl<V: Value> Loaded<V> {
+impl<V: DeserializeOwned> Loaded<V> {
     pub fn value<'a>(&'a self, kept: &'a Kept<V>) -> &'a V {
         match kept {
             Kept::Here(value) => value,
@@ -149,7 +149,7 @@ impl Progress {
     }
 
     /// One that a snapshot had, with as many behind it as it had: to be put away at once.
-    pub fn restore<V: Value>(&mut self, past: &mut Past<V>, archive: &dyn Archive) {
+    pub fn restore<V: Serialize>(&mut self, past: &mut Past<V>, archive: &dyn Archive) {
         past.put_away(archive, true);
         self.add(past, archive);
     }
@@ -161,7 +161,7 @@ impl Progress {
     }
 
     /// Puts it away; false when the archive takes none now.
-    pub fn put_away<V: Value>(&mut self, past: &mut Past<V>, archive: &dyn Archive) -> bool {
+    pub fn put_away<V: Serialize>(&mut self, past: &mut Past<V>, archive: &dyn Archive) -> bool {
         let bytes = past.movable(archive);
         let is_done = past.put_away(archive, false);
         if is_done {
