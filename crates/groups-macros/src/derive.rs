@@ -70,10 +70,13 @@ pub fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
         .filter_map(|field| field.ident.as_ref())
         .collect();
     let types: Vec<_> = fields.iter().map(|field| &field.ty).collect();
-    let constants = names.iter().map(|name| {
-        let name = name.to_string();
-        format_ident!("{}", name.trim_start_matches("r#").to_uppercase())
-    });
+    let texts: Vec<String> = names
+        .iter()
+        .map(|name| name.to_string().trim_start_matches("r#").to_owned())
+        .collect();
+    let constants = texts
+        .iter()
+        .map(|name| format_ident!("{}", name.to_uppercase()));
     let docs = names
         .iter()
         .map(|name| format!("The field `{name}`, to ask for its history."));
@@ -97,6 +100,13 @@ pub fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
         impl ::quintet::groups::Service for #service {
             const NAME: &'static str = #text;
             const FIELDS: u32 = #described;
+            const NAMED_FIELDS: &'static [::quintet::groups::macros::NamedField] = &[
+                #(::quintet::groups::macros::NamedField {
+                    name: #texts,
+                    number: #numbers,
+                    form: <#types as ::quintet::groups::Field>::FORM,
+                }),*
+            ];
             const VERSIONED: bool =
                 true #(&& <#types as ::quintet::groups::Field>::VERSIONED)*;
 

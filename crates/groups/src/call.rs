@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   call    kind, method, [floor or version] │ arguments (postcard)
-//!           or 64, place │ call      or 65, loan │ call
+//!           or 64, place │ call      or 65, loan │ call      or 66 │ call
 //!   answer  0, version, time │ value │ hand-offs, their length in four bytes      or      1 │ fault
 //! ```
 
@@ -155,6 +155,8 @@ pub enum Around<'a> {
     Placed(Placed),
     /// The method is not called: the state is lent to a query of another shard at this member.
     Lent(Loan<'a>),
+    /// The method is a field, and the arguments are a [`Look`](crate::look::Look).
+    Look,
 }
 
 /// The place of a query, as its caller knows it.
@@ -183,6 +185,7 @@ pub struct Loan<'a> {
 
 const PLACED: u8 = 64;
 const LENT: u8 = 65;
+const LOOK: u8 = 66;
 
 impl<'a> Around<'a> {
     /// A call with this around it.
@@ -199,6 +202,7 @@ impl<'a> Around<'a> {
                 bytes.push(LENT);
                 encoding::append(loan, &mut bytes);
             }
+            Self::Look => bytes.push(LOOK),
         }
         bytes.extend_from_slice(call);
         bytes
@@ -216,6 +220,7 @@ impl<'a> Around<'a> {
                 let (loan, call) = encoding::split_first(rest)?;
                 (Self::Lent(loan), call)
             }
+            (&LOOK, call) => (Self::Look, call),
             _ => (Self::Nothing, bytes),
         };
         Some((around, Call::decode(call)?))

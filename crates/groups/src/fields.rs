@@ -17,6 +17,7 @@ use crate::{
     Version,
     archive::Archive,
     encoding,
+    look::{self, Form, Look, Looked},
     past::{Loaded, Past, Progress, drop_until},
 };
 use quintet_replica::{RestoreError, digest::hash_wide};
@@ -58,6 +59,8 @@ impl<T: Value + Ord> Key for T {}
 pub trait Field: AnyField + Default + Sized + 'static {
     /// Whether it answers as of earlier versions.
     const VERSIONED: bool;
+    /// The text of its keys and values.
+    const FORM: Form;
 
     /// The same content, sharing storage.
     #[must_use]
@@ -131,6 +134,9 @@ pub trait AnyField: Send {
     /// Up to `limit` values, the newest first: of a map the values of this key. `None` where the
     /// key cannot be one, or the field has no past.
     fn history(&self, key: Option<&[u8]>, limit: usize) -> Option<Vec<Held>>;
+    /// A value, or keys, as it is or as it was rewound to. `None` where the key cannot be one, or it
+    /// is no map.
+    fn look(&self, asked: &Look<'_>) -> Option<Looked>;
 }
 
 fn broken() -> RestoreError {
@@ -199,6 +205,7 @@ impl<T: Value> DerefMut for Persistent<T> {
 
 impl<T: Value + Default> Field for Persistent<T> {
     const VERSIONED: bool = true;
+    const FORM: Form = Form::of_value::<T>();
 
     fn fork(&self) -> Self {
         Self {
@@ -354,6 +361,11 @@ impl<T: Value> AnyField for Persistent<T> {
         let told = now.chain(past).filter(|held| held.since > 0);
         Some(told.take(limit).collect())
     }
+
+    fn look(&self, asked: &Look<'_>) -> Option<Looked> {
+        let is_it = *asked == Look::Value(None);
+        is_it.then(|| look::value(Some(self.since), Some(&*self.value)))
+    }
 }
 
 /// The values under a key of a map.
@@ -369,14 +381,27 @@ struct Slot<V> {
 impl<V: Value> Slot<V> {
     /// Since when which value is there, as of a version.
     fn at<'a>(&'a self, version: Option<u64>, loaded: &'a Loaded<V>) -> (u64, Option<&'a V>) {
-        if let Some(version) = version {
-            let at = self.past.partition_point(|past| past.ends <= version);
-            if let Some(past) = self.past.get(at) {
+        match self.past_at(version) {
+            Some(past) => {
                 let value = past.value.as_ref();
-                return (past.since, value.map(|kept| loaded.value(kept)));
+                (past.since, value.map(|kept| loaded.value(kept)))
             }
+            None => (self.since, self.now.as_deref()),
         }
-        (self.since, self.now.as_deref())
+    }
+
+    fn past_at(&self, version: Option<u64>) -> Option<&Past<V>> {
+        let version = version?;
+        let at = self.past.partition_point(|past| past.ends <= version);
+        self.past.get(at)
+    }
+
+    /// Whether a value is there, wherever it is kept.
+    fn is_there(&self, version: Option<u64>) -> bool {
+        match self.past_at(version) {
+            Some(past) => past.value.is_some(),
+            None => self.now.is_some(),
+        }
     }
 }
 
@@ -458,7 +483,8 @@ impl<K: Ord, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
     where
         K: Borrow<Q>,
     {
-        self.get(key).is_some()
+        let slot = self.slots.get(key);
+        slot.is_some_and(|slot| slot.is_there(self.as_of))
     }
 
     /// The entries in the order of the keys.
@@ -475,11 +501,17 @@ impl<K: Ord, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
         self.entries(self.slots.range(range))
     }
 
+    /// The keys that have a value, wherever that is kept.
+    fn there(&self) -> impl Iterator<Item = &K> {
+        let slots = self.slots.iter();
+        slots.filter_map(|(key, slot)| slot.is_there(self.as_of).then_some(key))
+    }
+
     /// Number of entries. Walks over them all where it is asked for an earlier version.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.as_of {
-            Some(_) => self.iter().count(),
+            Some(_) => self.there().count(),
             None => self.len,
         }
     }
@@ -488,7 +520,7 @@ impl<K: Ord, V: Value, const PAST: bool> ServiceMap<K, V, PAST> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self.as_of {
-            Some(_) => self.iter().next().is_none(),
+            Some(_) => self.there().next().is_none(),
             None => self.len == 0,
         }
     }
@@ -598,6 +630,7 @@ impl<V: Value> Slot<V> {
 
 impl<K: Key, V: Value, const PAST: bool> Field for ServiceMap<K, V, PAST> {
     const VERSIONED: bool = PAST;
+    const FORM: Form = Form::of_map::<K, V>();
 
     fn fork(&self) -> Self {
         Self {
@@ -816,6 +849,28 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         let told = now.chain(past).filter(|held| held.since > 0);
         Some(told.take(limit).collect())
     }
+
+    fn look(&self, asked: &Look<'_>) -> Option<Looked> {
+        match *asked {
+            Look::Value(Some(key)) => {
+                let slot = self.slots.get(&encoding::decode::<K>(key)?);
+                let found = slot.map(|slot| slot.at(self.as_of, &self.loaded));
+                let (since, value) = found.unwrap_or_default();
+                Some(look::value(PAST.then_some(since), value))
+            }
+            Look::Keys { from, count } => {
+                let from: Option<K> = match from {
+                    Some(from) => Some(encoding::decode(from)?),
+                    None => None,
+                };
+                let from = from.as_ref().map_or(Bound::Unbounded, Bound::Included);
+                let slots = self.slots.range((from, Bound::Unbounded));
+                let keys = slots.map(|(key, slot)| (key, slot.is_there(self.as_of)));
+                Some(look::keys(keys, count))
+            }
+            Look::Version | Look::Value(None) => None,
+        }
+    }
 }
 
 /// A value that has its present content only.
@@ -858,6 +913,7 @@ impl<T: Value> DerefMut for Volatile<T> {
 
 impl<T: Value + Default> Field for Volatile<T> {
     const VERSIONED: bool = false;
+    const FORM: Form = Form::of_value::<T>();
 
     fn fork(&self) -> Self {
         Self {
@@ -905,5 +961,9 @@ impl<T: Value> AnyField for Volatile<T> {
     fn finish_read(&mut self) {}
     fn history(&self, _: Option<&[u8]>, _: usize) -> Option<Vec<Held>> {
         None
+    }
+    fn look(&self, asked: &Look<'_>) -> Option<Looked> {
+        let is_it = *asked == Look::Value(None);
+        is_it.then(|| look::value(None, Some(&*self.value)))
     }
 }

@@ -18,6 +18,7 @@ pub mod encoding;
 pub mod error;
 pub mod fields;
 pub mod hand_off;
+pub mod look;
 pub mod machine;
 pub mod notices;
 mod past;
@@ -54,7 +55,7 @@ pub mod macros {
         fields::AnyField,
         no_handles as handles,
         service::{
-            JsonBytes, RawBytes, answer, answer_to_json, arguments, call_of_empty_json,
+            JsonBytes, NamedField, RawBytes, answer, answer_to_json, arguments, call_of_empty_json,
             call_of_json,
         },
     };

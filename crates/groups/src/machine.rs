@@ -22,6 +22,7 @@ use crate::{
     encoding,
     fields::{AnyField, FieldCursor, Held},
     hand_off::{Destinations, HandOff, HandOffs, Numbers},
+    look::{Look, Looked},
     notices::{Notice, Notices},
     place::{Lending, Place},
     service::{Methods, compared, terms_of},
@@ -460,6 +461,7 @@ impl<S: Methods> ServiceMachine<S> {
                 call::begin_answer(reply).end(reply, version, time, &Made::new());
                 return Ok(());
             }
+            Around::Look => return self.look(service, call, (version, time), reply),
         };
         let answer = call::begin_answer(reply);
         let ended = call::guarded(|| {
@@ -473,6 +475,39 @@ impl<S: Methods> ServiceMachine<S> {
             Ok(None) => Err(Fault::Schema),
             Err(message) => Err(self.panicked(call.method, message, false)),
         }
+    }
+
+    /// Shows a field of a state.
+    fn look(
+        &self,
+        service: &S,
+        call: Call<'_>,
+        (version, time): (u64, u64),
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let look: Option<Look<'_>> = encoding::decode(call.arguments);
+        let look = look.ok_or(Fault::Schema)?;
+        let mut looked = (look == Look::Version).then_some(Looked::Nothing);
+        service.each(&mut |number, field| {
+            if looked.is_none() && number == call.method {
+                looked = field.look(&look);
+            }
+        });
+        let mut looked = looked.ok_or(Fault::Schema)?;
+        if let Looked::Value {
+            version: made,
+            time: at,
+            ..
+        } = &mut looked
+        {
+            // The value at the horizon was made before it.
+            *made = made.map(|made| made.max(self.header.horizon));
+            *at = made.map_or(time, |made| self.time_of(made).unwrap_or_default());
+        }
+        let answer = call::begin_answer(reply);
+        encoding::append(&looked, reply);
+        answer.end(reply, version, time, &Made::new());
+        Ok(())
     }
 
     fn history(&self, call: Call<'_>, reply: &mut Vec<u8>) -> Result<(), Fault> {

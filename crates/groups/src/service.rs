@@ -3,6 +3,7 @@
 use crate::{
     CallContext, Place, ShardView, encoding,
     fields::{AnyField, Persistent, PersistentMap},
+    look::Form,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
@@ -15,6 +16,8 @@ pub trait Service: Default + Send + 'static {
     const VERSIONED: bool;
     /// A number of the names and types of its fields: members compare it.
     const FIELDS: u32;
+    /// All fields by their names.
+    const NAMED_FIELDS: &'static [NamedField];
 
     /// The same content, sharing storage.
     #[must_use]
@@ -23,6 +26,17 @@ pub trait Service: Default + Send + 'static {
     fn each(&self, visit: &mut dyn FnMut(u32, &dyn AnyField));
     /// All fields with their numbers.
     fn each_mut(&mut self, visit: &mut dyn FnMut(u32, &mut dyn AnyField));
+}
+
+/// A field of a service, for programs without its types.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedField {
+    /// Its name.
+    pub name: &'static str,
+    /// Its number.
+    pub number: u32,
+    /// The text of its keys and values.
+    pub form: Form,
 }
 
 /// A service of which all fields have versions: it can be asked for its past.

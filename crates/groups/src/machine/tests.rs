@@ -11,6 +11,7 @@ use quintet_replica::{CommandTime, Position};
 use std::collections::BTreeMap;
 
 mod formats;
+mod look;
 mod views;
 
 #[derive(Default, Service)]

@@ -6,7 +6,10 @@ use super::{
     machine::{Here, ServiceMachine},
     shards::Known,
 };
-use quintet_groups::{JsonCall, Method, Methods, service::terms_of};
+use quintet_groups::{
+    JsonCall, Method, Methods,
+    service::{NamedField, terms_of},
+};
 use quintet_replica::StateMachine;
 use std::fmt;
 
@@ -19,6 +22,7 @@ pub(super) struct ServiceEntry {
     pub check: fn() -> Result<(), String>,
     pub machine: fn(Retention, Destinations, Here) -> Box<dyn StateMachine>,
     pub methods: &'static [Method],
+    pub fields: &'static [NamedField],
     pub is_versioned: bool,
     /// Whether it is told of the members of its shard.
     pub has_view: bool,
@@ -39,6 +43,7 @@ impl ServiceEntry {
             terms: terms_of::<S>(),
             check: ServiceMachine::<S>::check,
             methods: S::METHODS,
+            fields: S::NAMED_FIELDS,
             is_versioned: S::VERSIONED,
             has_view: S::VIEW.is_some(),
             call_of_json: S::call_of_json,

@@ -28,7 +28,7 @@ pub(super) enum JsonError {
 
 impl Callers {
     /// The shard that `SUBGROUP/NUMBER` or `SUBGROUP:KEY` names.
-    fn shard(&self, name: &str) -> Result<&ShardEntry, JsonError> {
+    pub(super) fn shard(&self, name: &str) -> Result<&ShardEntry, JsonError> {
         let mut shards = self.shards.iter();
         let found = match name.split_once(':') {
             Some((subgroup, key)) => {

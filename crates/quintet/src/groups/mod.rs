@@ -82,6 +82,7 @@ mod follow;
 mod group;
 mod herald;
 mod json;
+mod looking;
 mod pending;
 mod redis;
 mod remote;
@@ -99,7 +100,7 @@ pub use quintet_groups::{
     MethodKind, Methods, NoTime, Persistent, PersistentMap, Place, Reply, Retention, Service,
     ServiceMap, ShardView, Time, Value, Version, Versioned, Volatile, VolatileMap, When, service,
 };
-use quintet_groups::{call, encoding, hand_off, machine, notices};
+use quintet_groups::{call, encoding, hand_off, look, machine, notices};
 pub use redis::CallServer;
 pub use replies::Replies;
 pub use shard::{Change, Handles, Shard};

@@ -11,6 +11,7 @@ use super::{
     call::{self, Around},
     follow::{Batch, Following},
     json::{Callers, JsonError, JsonPending},
+    looking::{self, Looking},
     remote::{Failure, Wanted, read_wanted},
 };
 use crate::Error;
@@ -48,11 +49,16 @@ const USAGE: &str = "ERR usage: QUINTET.CALL SHARD METHOD [ARGUMENTS IN JSON] [A
 /// | `QUINTET.CALL shard method [arguments] [AT when] [DONE]` | the answer in JSON; with `DONE` also version and time in nanoseconds |
 /// | `QUINTET.FOLLOW shard name [FROM n] [WAIT milliseconds]` | the next number to ask from, how many were missed, and the [notifications](super::CallContext::notify): number, version, time, text of each |
 /// | `QUINTET.METHODS shard` | the signatures of the methods |
+/// | `QUINTET.FIELDS shard` | the fields: `map` or `value`, and the name of each |
+/// | `QUINTET.VERSION shard [AT when]` | the version, and its time in nanoseconds |
+/// | `QUINTET.KEYS shard field [FROM key] [COUNT n] [AT when]` | the key to continue from, or nothing; up to n keys of a map (1,000) |
+/// | `QUINTET.VALUE shard field [KEY key] [AT when]` | text, version and time in nanoseconds of a value; nothing where there is no such key |
 /// | `QUINTET.SHARDS` | group, name, number of shards, service of each shard, and a number of its signatures |
 ///
 /// A shard is `SUBGROUP/NUMBER`, or `SUBGROUP:KEY` for that of a key. Arguments are an array in JSON;
 /// bytes are a string, or an array of numbers. `when` is a time such as `2026-11-21T12:00:00Z`, `now`, or
-/// `v:VERSION`. Without `FROM` a follower is told from now on, so the first answer is empty and has the
+/// `v:VERSION`. A key or a value that is a `String` or [`Bytes`](super::Bytes) is its own text; anything
+/// else is JSON. Without `FROM` a follower is told from now on, so the first answer is empty and has the
 /// number for the next request. Each waits for something to tell, a second unless it says otherwise, and
 /// ten at most; one that has others behind it in a pipeline does not wait.
 #[derive(Debug)]
@@ -207,15 +213,16 @@ fn serve(stream: &mut TcpStream, callers: &Callers) -> io::Result<()> {
 }
 
 /// A reply that is ready, or on its way.
-enum Reply {
+pub(super) enum Reply {
     Ready(Vec<u8>),
     Json(JsonPending, bool),
     Raw(Pending<call::Anything>),
     Follow(Following, Duration),
+    Look(Looking),
 }
 
 impl Reply {
-    fn error(text: &str) -> Self {
+    pub(super) fn error(text: &str) -> Self {
         let mut out = Vec::new();
         writer(&mut out).error(text);
         Self::Ready(out)
@@ -240,6 +247,7 @@ impl Reply {
                 Ok(batch) => put_batch(following.next(), &batch, &mut writer(out)),
                 Err(error) => writer(out).error(&text_of(&error.into())),
             },
+            Self::Look(looking) => looking.put(&mut writer(out)),
             Self::Raw(pending) => match pending.bytes() {
                 Ok(bytes) => writer(out).bulk(&bytes),
                 Err(error) => writer(out).error(Failure::of(&error).code()),
@@ -326,6 +334,10 @@ fn answer(arguments: &[&[u8]], callers: &Callers, replies: &mut Vec<Reply>) -> b
         replies.push(raw(callers, rest));
         return true;
     }
+    if let Some(reply) = looking::answer(name, rest, callers) {
+        replies.push(reply);
+        return true;
+    }
     let mut out = Vec::new();
     let goes = answer_text(name, rest, callers, replies, &mut writer(&mut out));
     if !out.is_empty() {
@@ -384,7 +396,8 @@ fn answer_text(
             return false;
         }
         _ => out.error(
-            "ERR unknown command; this server has QUINTET.CALL, QUINTET.FOLLOW and QUINTET.METHODS",
+            "ERR unknown command; this server has QUINTET.CALL, FOLLOW, METHODS, SHARDS, FIELDS, \
+             VERSION, KEYS and VALUE",
         ),
     }
     true
@@ -454,7 +467,7 @@ fn follow(callers: &Callers, shard: &str, name: &str, options: &[&str]) -> Reply
     }
 }
 
-fn text_of(error: &JsonError) -> String {
+pub(super) fn text_of(error: &JsonError) -> String {
     let code = match error {
         JsonError::Call(CallError::Uncertain) => "UNCERTAIN",
         JsonError::Call(CallError::Busy | CallError::ClockSkew { .. }) => "BUSY",

@@ -8,9 +8,10 @@
 use super::{
     CallError, Pending, Replies, Time, Version, When,
     at_members::Method,
-    call::{Call, Kind, Told},
+    call::{Around, Call, Kind, Told},
     calls::{Calls, Source},
     encoding,
+    look::{Look, Looked},
     remote::Wanted,
 };
 use quintet_groups::{FieldOf, HasHistory, Methods, Reply, Versioned};
@@ -111,7 +112,20 @@ impl<S> Shard<S> {
         method: u32,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Pending<R> {
-        let (kind, wanted) = match self.route.when {
+        let (kind, wanted) = self.state();
+        self.send(wanted, Call::encode_with(kind, method, write))
+    }
+
+    /// Looks at a field.
+    pub(super) fn look(&self, field: u32, look: &Look<'_>) -> Pending<Looked> {
+        let (kind, wanted) = self.state();
+        let call = Call::encode(kind, field, look);
+        self.send(wanted, Around::Look.put(&call))
+    }
+
+    /// The state that is asked for.
+    fn state(&self) -> (Kind, Wanted) {
+        match self.route.when {
             None if self.route.is_stale => (Kind::Query, Wanted::Level(Level::Stale)),
             None => (Kind::Query, Wanted::Level(Level::Linearizable)),
             Some(When::Version(version)) => (
@@ -119,8 +133,7 @@ impl<S> Shard<S> {
                 Wanted::Past(Asking::known()),
             ),
             Some(When::Time(time)) => (Kind::QueryAtTime, Wanted::Past(Asking::new(time.0))),
-        };
-        self.send(wanted, Call::encode_with(kind, method, write))
+        }
     }
 
     fn no_schema(&self) -> CallError {
