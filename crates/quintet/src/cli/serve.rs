@@ -12,6 +12,7 @@ use quintet_runtime::{
     Config, Emulation, ExitReason, Handle, Listeners, Replica, Running, StartError,
 };
 use std::{
+    ffi::OsString,
     fs,
     io::Read,
     os::unix::process::CommandExt,
@@ -177,6 +178,7 @@ pub fn attend(running: Running, name: &str, stops: Receiver<()>, process: &Proce
             let mut arguments = std::env::args_os();
             let name = arguments.next().unwrap_or_default();
             let mut again = Command::new(std::env::current_exe()?);
+            let arguments = arguments_again(arguments);
             Err(again.arg0(name).args(arguments).exec().into())
         }
         reason => Err(Failure::new(
@@ -184,6 +186,12 @@ pub fn attend(running: Running, name: &str, stops: Receiver<()>, process: &Proce
             format!("{name} {reason}"),
         )),
     }
+}
+
+/// The arguments of a process that starts again by itself: what its operator gave up with
+/// `--bootstrap-again` was given up once, and not what the others have had since.
+fn arguments_again(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    arguments.filter(|argument| argument != "--bootstrap-again")
 }
 
 /// Why it cannot start, with the setting that would help.
@@ -224,4 +232,22 @@ fn stop_with_stdin(handle: Handle) -> Outcome {
             handle.stop();
         })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_that_starts_again_gives_up_nothing_more() {
+        let given = [
+            "serve",
+            "--config",
+            "one.toml",
+            "--bootstrap-again",
+            "--log=debug",
+        ];
+        let again: Vec<_> = arguments_again(given.iter().map(OsString::from)).collect();
+        assert_eq!(again, ["serve", "--config", "one.toml", "--log=debug"]);
+    }
 }
