@@ -19,6 +19,9 @@ use std::{
     },
 };
 
+/// Gives the bytes that are put away.
+pub type Encode<'a> = &'a mut dyn FnMut() -> Vec<u8>;
+
 /// Keeps bytes outside memory.
 pub trait Archive: Send + Sync + fmt::Debug {
     /// Bytes of past values of each field that stay in memory, the newest.
@@ -27,8 +30,9 @@ pub trait Archive: Send + Sync + fmt::Debug {
     /// Whether a value is put away at all whose encoding has this many bytes.
     fn takes(&self, length: u64) -> bool;
 
-    /// Puts bytes away; `None`: not now. One that is restored waits until there is room.
-    fn put(&self, bytes: Vec<u8>, waits: bool) -> Option<Arc<dyn Archived>>;
+    /// Puts away what `encode` gives, of this length; `None`: not now, and nothing was encoded. One that
+    /// is restored waits until there is room.
+    fn put(&self, length: u64, encode: Encode<'_>, waits: bool) -> Option<Arc<dyn Archived>>;
 }
 
 /// Bytes that were put away, as long as this is held.
@@ -53,7 +57,7 @@ impl Archive for NoArchive {
         false
     }
 
-    fn put(&self, _: Vec<u8>, _: bool) -> Option<Arc<dyn Archived>> {
+    fn put(&self, _: u64, _: Encode<'_>, _: bool) -> Option<Arc<dyn Archived>> {
         None
     }
 }
@@ -94,9 +98,9 @@ impl Archive for WhimsicalArchive {
         true
     }
 
-    fn put(&self, bytes: Vec<u8>, waits: bool) -> Option<Arc<dyn Archived>> {
+    fn put(&self, _: u64, encode: Encode<'_>, waits: bool) -> Option<Arc<dyn Archived>> {
         let is_full = self.asked.fetch_add(1, Relaxed) % 3 == 2;
-        (waits || !is_full).then(|| Arc::new(InMemory(bytes.into())) as _)
+        (waits || !is_full).then(|| Arc::new(InMemory(encode().into())) as _)
     }
 }
 
@@ -108,11 +112,20 @@ pub(crate) struct Away {
 }
 
 impl Away {
-    /// Puts a value away.
-    pub fn put(value: &impl serde::Serialize, archive: &dyn Archive, waits: bool) -> Option<Self> {
-        let bytes = encoding::encode(value);
-        let hash = hash_wide(&bytes);
-        let archived = archive.put(bytes, waits)?;
+    /// Puts a value away whose encoding has this length.
+    pub fn put(
+        value: &impl serde::Serialize,
+        length: u64,
+        archive: &dyn Archive,
+        waits: bool,
+    ) -> Option<Self> {
+        let mut hash = 0;
+        let mut encode = || {
+            let bytes = encoding::encode(value);
+            hash = hash_wide(&bytes);
+            bytes
+        };
+        let archived = archive.put(length, &mut encode, waits)?;
         Some(Self { archived, hash })
     }
 

@@ -86,6 +86,23 @@ pub struct Held {
     pub value: Option<Vec<u8>>,
 }
 
+/// A history tells of no more values behind this many bytes: those that were put away may be more
+/// than memory takes.
+const HISTORY_BYTES: usize = 64 << 20;
+
+/// The first of these values, as many as a history tells.
+fn told(values: impl Iterator<Item = Held>, limit: usize) -> Vec<Held> {
+    let mut bytes = 0;
+    // No command made the value that every field begins with.
+    let made = values.filter(|held| held.since > 0).take(limit);
+    let told = made.take_while(|held| {
+        let has_room = bytes < HISTORY_BYTES;
+        bytes += held.value.as_ref().map_or(0, Vec::len);
+        has_room
+    });
+    told.collect()
+}
+
 impl Held {
     fn past<V: Value>(past: &Past<V>) -> Self {
         Self {
@@ -131,8 +148,8 @@ pub trait AnyField: Send {
     fn read_record(&mut self, record: &[u8], archive: &dyn Archive) -> Result<(), RestoreError>;
     /// All records were taken.
     fn finish_read(&mut self);
-    /// Up to `limit` values, the newest first: of a map the values of this key. `None` where the
-    /// key cannot be one, or the field has no past.
+    /// Up to `limit` values, the newest first, and no more behind `HISTORY_BYTES` of them: of a map
+    /// the values of this key. `None` where the key cannot be one, or the field has no past.
     fn history(&self, key: Option<&[u8]>, limit: usize) -> Option<Vec<Held>>;
     /// A value, or keys, as it is or as it was rewound to. `None` where the key cannot be one, or it
     /// is no map.
@@ -357,9 +374,7 @@ impl<T: Value> AnyField for Persistent<T> {
             value: Some(encoding::encode(&*self.value)),
         });
         let past = self.past.iter().rev().map(Held::past);
-        // No command made the value that every service begins with.
-        let told = now.chain(past).filter(|held| held.since > 0);
-        Some(told.take(limit).collect())
+        Some(told(now.chain(past), limit))
     }
 
     fn look(&self, asked: &Look<'_>) -> Option<Looked> {
@@ -845,9 +860,7 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
             value: slot.now.as_deref().map(encoding::encode),
         });
         let past = slot.past.iter().rev().map(Held::past);
-        // No key is what every map begins with.
-        let told = now.chain(past).filter(|held| held.since > 0);
-        Some(told.take(limit).collect())
+        Some(told(now.chain(past), limit))
     }
 
     fn look(&self, asked: &Look<'_>) -> Option<Looked> {

@@ -457,7 +457,9 @@ impl<S: Methods> ServiceMachine<S> {
             Around::Lent(loan) => {
                 there(loan.member)?;
                 let state = Box::new(service.fork());
-                self.here.lending.put(loan.ticket, loan.subgroup, state);
+                if !self.here.lending.put(loan.ticket, loan.subgroup, state) {
+                    return Err(Fault::NotLent);
+                }
                 call::begin_answer(reply).end(reply, version, time, &Made::new());
                 return Ok(());
             }
@@ -514,12 +516,17 @@ impl<S: Methods> ServiceMachine<S> {
         let asked: Option<(Option<Vec<u8>>, u64)> = encoding::decode(call.arguments);
         let (key, limit) = asked.ok_or(Fault::Schema)?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut found = None;
-        self.service.each(&mut |number, field| {
-            if number == call.method {
-                found = field.history(key.as_deref(), limit);
-            }
+        // A value that was put away may be damaged.
+        let found = call::guarded(|| {
+            let mut found = None;
+            self.service.each(&mut |number, field| {
+                if number == call.method {
+                    found = field.history(key.as_deref(), limit);
+                }
+            });
+            found
         });
+        let found = found.map_err(|message| self.panicked(call.method, message, false))?;
         let oldest = self.header.horizon;
         let told = found.ok_or(Fault::Schema)?.into_iter().map(|held| {
             let Held { since, value } = held;

@@ -66,9 +66,9 @@ impl<V: Serialize> Past<V> {
     /// Puts its value away, if it can be; false when the archive takes none now.
     fn put_away(&mut self, archive: &dyn Archive, waits: bool) -> bool {
         if let Some(Kept::Here(value)) = &self.value
-            && self.movable(archive) > 0
+            && let length @ 1.. = self.movable(archive)
         {
-            match Away::put(&**value, archive, waits) {
+            match Away::put(&**value, length, archive, waits) {
                 Some(away) => self.value = Some(Kept::Away(away)),
                 None => return false,
             }

@@ -19,6 +19,9 @@ use std::{
 
 /// Queries for which states are lent at one time.
 const TICKETS_MAX: usize = 256;
+/// States for one query, and the length of the names of their subgroups.
+const LOANS_MAX: usize = 64;
+const NAME_MAX: usize = 64;
 
 /// The states that were lent to one query: subgroup and service.
 type Loans = Vec<(String, Box<dyn Any + Send>)>;
@@ -28,8 +31,12 @@ type Loans = Vec<(String, Box<dyn Any + Send>)>;
 pub struct Lending(Mutex<VecDeque<(u64, Loans)>>);
 
 impl Lending {
-    /// Lends a state; one that the same subgroup has lent to the same query is replaced.
-    pub fn put(&self, ticket: u64, subgroup: &str, state: Box<dyn Any + Send>) {
+    /// Lends a state; one that the same subgroup has lent to the same query is replaced. False when no
+    /// query asks for so many.
+    pub fn put(&self, ticket: u64, subgroup: &str, state: Box<dyn Any + Send>) -> bool {
+        if subgroup.len() > NAME_MAX {
+            return false;
+        }
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = all.iter().position(|(it, _)| *it == ticket);
         let at = at.unwrap_or_else(|| {
@@ -41,7 +48,11 @@ impl Lending {
         });
         let loans = &mut all[at].1;
         loans.retain(|(it, _)| it != subgroup);
-        loans.push((subgroup.to_owned(), state));
+        let has_room = loans.len() < LOANS_MAX;
+        if has_room {
+            loans.push((subgroup.to_owned(), state));
+        }
+        has_room
     }
 
     /// All that was lent to a query.
@@ -120,11 +131,11 @@ mod tests {
     fn loans_without_a_query_make_room_for_later_ones() {
         let lending = Lending::default();
         for ticket in 1..=TICKETS_MAX as u64 + 1 {
-            lending.put(ticket, "a", Box::new(ticket));
+            assert!(lending.put(ticket, "a", Box::new(ticket)));
         }
         assert!(lending.take(1).is_none());
-        lending.put(2, "b", Box::new(7u64));
-        lending.put(2, "a", Box::new(8u64));
+        assert!(lending.put(2, "b", Box::new(7u64)));
+        assert!(lending.put(2, "a", Box::new(8u64)));
         let loans = lending.take(2).expect("lent");
         let values = loans.iter().map(|(name, it)| {
             let value: &u64 = it.downcast_ref().expect("a number");
@@ -132,6 +143,18 @@ mod tests {
         });
         assert_eq!(values.collect::<Vec<_>>(), [("b", 7), ("a", 8)]);
         assert!(lending.take(2).is_none(), "once");
+    }
+
+    #[test]
+    fn states_for_one_query_are_bounded() {
+        let lending = Lending::default();
+        for number in 0..LOANS_MAX {
+            assert!(lending.put(1, &number.to_string(), Box::new(0)));
+        }
+        assert!(!lending.put(1, "one more", Box::new(0)));
+        assert!(lending.put(1, "7", Box::new(0)), "replaced");
+        assert!(!lending.put(2, &"long".repeat(NAME_MAX), Box::new(0)));
+        assert_eq!(lending.take(1).expect("lent").len(), LOANS_MAX);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     CallError, Done, Persistent, PersistentMap, Service, Version, Volatile, VolatileMap,
-    archive::{Archived, WhimsicalArchive},
+    archive::{Archived, Encode, WhimsicalArchive},
     service,
 };
 use proptest::prelude::*;
@@ -320,8 +320,8 @@ impl Archive for Damaged {
     fn takes(&self, length: u64) -> bool {
         length > 0
     }
-    fn put(&self, bytes: Vec<u8>, _: bool) -> Option<Arc<dyn Archived>> {
-        Some(Arc::new(Rotten(bytes, self.0.clone())))
+    fn put(&self, _: u64, encode: Encode<'_>, _: bool) -> Option<Arc<dyn Archived>> {
+        Some(Arc::new(Rotten(encode(), self.0.clone())))
     }
 }
 
@@ -360,6 +360,15 @@ fn damaged_past_value_is_an_error_and_never_an_answer() {
         panic!("{told:?}");
     };
     assert!(message.contains("restart the member"), "{message}");
+    let asked = (None::<Vec<u8>>, 10u64);
+    let call = Call::encode(Kind::History, Ledger::TOTAL.number(), &asked);
+    let mut reply = Vec::new();
+    rig.machine.query(&rig.at(), &call, &mut reply);
+    let told = call::read_answer::<Vec<Told>>(&reply, "it/0");
+    assert!(
+        matches!(told, Err(CallError::Panicked { stopped: false, .. })),
+        "{told:?}"
+    );
     assert_eq!(rig.query::<All>("all", &()).expect("the present").0, 3);
 }
 

@@ -8,11 +8,12 @@
 //! ```
 //!
 //! Values end in the order in which they are put away, so files empty in their order. A file is
-//! deleted as soon as it is open, and ends with the process. Values that cannot be written
-//! stay in memory, where the shard's retention bounds them.
+//! deleted as soon as it is open, and ends with the process. While a disk takes nothing, what
+//! waits for it is tried again, and further values stay in memory, where the shard's retention bounds
+//! them.
 
 use super::Bytes;
-use quintet_groups::archive::{Archive, Archived};
+use quintet_groups::archive::{Archive, Archived, Encode};
 use std::{
     fs::File,
     io,
@@ -23,6 +24,7 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
+    time::Duration,
 };
 
 /// Smaller values stay in memory: one that was put away needs about 150 bytes there.
@@ -30,8 +32,10 @@ const LENGTH_MIN: u64 = 1024;
 /// Of each field, the newest.
 const IN_MEMORY: u64 = 16 << 20;
 const FILE_BYTES: u64 = 64 << 20;
-/// Bytes that wait to be written, of all shards of a member.
+/// Bytes that wait to be written, of all shards in this process.
 const WAITING_MAX: u64 = 32 << 20;
+/// A disk that has taken nothing is tried again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,39 +49,41 @@ pub(super) struct Writer {
     waiting: Arc<Waiting>,
 }
 
-/// Bytes that wait to be written; `None` once they cannot be.
-#[derive(Debug)]
+/// What waits to be written.
+#[derive(Debug, Default)]
 struct Waiting {
-    bytes: Mutex<Option<u64>>,
-    fewer: Condvar,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: u64,
+    /// The disk took nothing when it was last tried.
+    fails: bool,
 }
 
 impl Waiting {
-    /// Counts this many more; false when there is no room, or never will be.
+    /// Counts this many more; false when there is no room, or the disk takes nothing.
     fn add(&self, length: u64, waits: bool) -> bool {
-        let mut bytes = locked(&self.bytes);
-        while let Some(waiting) = *bytes {
-            if waiting == 0 || waiting + length <= WAITING_MAX {
-                *bytes = Some(waiting + length);
+        let mut state = locked(&self.state);
+        while !state.fails {
+            if state.bytes == 0 || state.bytes + length <= WAITING_MAX {
+                state.bytes += length;
                 return true;
             }
             if !waits {
                 return false;
             }
-            let woken = self.fewer.wait(bytes);
-            bytes = woken.unwrap_or_else(PoisonError::into_inner);
+            let woken = self.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
         }
         false
     }
 
-    fn end(&self, written: io::Result<u64>) {
-        let mut bytes = locked(&self.bytes);
-        *bytes = match written {
-            Ok(length) => bytes.map(|waiting| waiting - length),
-            Err(_) => None,
-        };
-        drop(bytes);
-        self.fewer.notify_all();
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut locked(&self.state));
+        self.changed.notify_all();
     }
 }
 
@@ -88,14 +94,11 @@ impl Writer {
     /// When there cannot be a thread.
     pub fn start(directory: PathBuf) -> io::Result<Arc<Self>> {
         let (to, from) = channel();
-        let waiting = Arc::new(Waiting {
-            bytes: Mutex::new(Some(0)),
-            fewer: Condvar::new(),
-        });
+        let waiting = Arc::new(Waiting::default());
         let told = waiting.clone();
         thread::Builder::new()
             .name("quintet-past".to_owned())
-            .spawn(move || write_all(&from, &told))?;
+            .spawn(move || write_all(&from, &told, AGAIN_AFTER))?;
         Ok(Arc::new(Self {
             directory,
             to,
@@ -112,14 +115,17 @@ impl Writer {
     }
 }
 
-fn write_all(from: &Receiver<Arc<Entry>>, waiting: &Waiting) {
+fn write_all(from: &Receiver<Arc<Entry>>, waiting: &Waiting, again_after: Duration) {
     for entry in from {
-        let written = entry.write();
-        let failed = written.is_err();
-        waiting.end(written);
-        if failed {
-            return;
+        // One that no shard has any more need not be written.
+        while entry.write().is_err() && Arc::strong_count(&entry) > 1 {
+            waiting.change(|state| state.fails = true);
+            thread::sleep(again_after);
         }
+        waiting.change(|state| {
+            state.bytes -= entry.length as u64;
+            state.fails = false;
+        });
     }
 }
 
@@ -153,23 +159,29 @@ impl Archive for Files {
         length >= LENGTH_MIN
     }
 
-    fn put(&self, bytes: Vec<u8>, waits: bool) -> Option<Arc<dyn Archived>> {
-        let length = bytes.len() as u64;
-        if !self.writer.waiting.add(length, waits) {
+    fn put(&self, length: u64, encode: Encode<'_>, waits: bool) -> Option<Arc<dyn Archived>> {
+        let Writer { waiting, to, .. } = &*self.writer;
+        if !waiting.add(length, waits) {
             return None;
         }
-        let placed = self.place(length).map(|(file, offset)| Entry {
+        let Ok((file, offset)) = self.place(length) else {
+            waiting.change(|state| state.bytes -= length);
+            return None;
+        };
+        let bytes = encode();
+        if bytes.len() as u64 != length {
+            // No place for another one.
+            waiting.change(|state| state.bytes -= length);
+            return None;
+        }
+        let entry = Arc::new(Entry {
             file,
             offset,
             length: bytes.len(),
             bytes: Mutex::new(Some(bytes.into())),
         });
-        let Ok(entry) = placed.map(Arc::new) else {
-            self.writer.waiting.end(Ok(length));
-            return None;
-        };
-        // Its thread has ended where nothing can be written: the bytes stay where they are.
-        let _ = self.writer.to.send(entry.clone());
+        // Without the thread the bytes stay where they are.
+        let _ = to.send(entry.clone());
         Some(entry)
     }
 }
@@ -184,12 +196,12 @@ struct Entry {
 }
 
 impl Entry {
-    fn write(&self) -> io::Result<u64> {
+    fn write(&self) -> io::Result<()> {
         let bytes = locked(&self.bytes).clone();
         let bytes = bytes.expect("written once");
         self.file.write_all_at(&bytes, self.offset)?;
         *locked(&self.bytes) = None;
-        Ok(bytes.len() as u64)
+        Ok(())
     }
 }
 
@@ -208,23 +220,27 @@ impl Archived for Entry {
 mod tests {
     use super::*;
 
+    fn put(archive: &dyn Archive, bytes: Vec<u8>) -> Option<Arc<dyn Archived>> {
+        archive.put(bytes.len() as u64, &mut || bytes.clone(), true)
+    }
+
     #[test]
     fn values_are_read_back_before_and_after_they_are_written() {
         let directory = tempfile::tempdir().expect("a directory");
         let writer = Writer::start(directory.path().to_owned()).expect("a thread");
         let shards = [writer.archive(), writer.archive()];
         let value = |n: usize| vec![n as u8; 1 << (10 + n % 14)];
-        let put = |n: usize| shards[n % 2].put(value(n), true).expect("room");
+        let put = |n: usize| put(&*shards[n % 2], value(n)).expect("room");
         let all: Vec<_> = (0..60).map(put).collect();
         for (n, archived) in all.iter().enumerate() {
             assert_eq!(archived.read().expect("there"), value(n));
         }
         // All are in the files when no byte waits.
-        let mut bytes = locked(&writer.waiting.bytes);
-        while *bytes != Some(0) {
-            bytes = writer.waiting.fewer.wait(bytes).expect("no panic");
+        let mut state = locked(&writer.waiting.state);
+        while state.bytes > 0 {
+            state = writer.waiting.changed.wait(state).expect("no panic");
         }
-        drop(bytes);
+        drop(state);
         for (n, archived) in all.iter().enumerate() {
             assert_eq!(archived.read().expect("there"), value(n));
         }
@@ -234,16 +250,54 @@ mod tests {
 
     #[test]
     fn full_queue_takes_no_more_and_says_so() {
-        let waiting = Waiting {
-            bytes: Mutex::new(Some(0)),
-            fewer: Condvar::new(),
-        };
+        let waiting = Waiting::default();
         assert!(waiting.add(WAITING_MAX + 1, false), "one larger than all");
         assert!(!waiting.add(1, false));
-        waiting.end(Ok(WAITING_MAX + 1));
+        waiting.change(|state| state.bytes = 0);
         assert!(waiting.add(1, false));
-        waiting.end(Err(io::ErrorKind::StorageFull.into()));
+        waiting.change(|state| state.fails = true);
         assert!(!waiting.add(1, true), "no value waits for a broken disk");
+    }
+
+    #[test]
+    fn disk_that_took_nothing_is_tried_again() {
+        // A file that cannot be written until it is another one.
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, "").expect("made");
+        let (told, waiting) = (channel(), Arc::new(Waiting::default()));
+        let ((to, from), theirs) = (told, waiting.clone());
+        let entry = |file: File| {
+            assert!(waiting.add(7, true));
+            let entry = Arc::new(Entry {
+                file: Arc::new(file),
+                offset: 0,
+                length: 7,
+                bytes: Mutex::new(Some(Bytes::from_static(b"a value"))),
+            });
+            to.send(entry.clone()).expect("it listens");
+            entry
+        };
+        let until = |met: fn(&State) -> bool| {
+            let mut state = locked(&waiting.state);
+            while !met(&state) {
+                state = waiting.changed.wait(state).expect("no panic");
+            }
+        };
+        let writer = thread::spawn(move || write_all(&from, &theirs, Duration::ZERO));
+        let refused = entry(File::open(&path).expect("to be read only"));
+        until(|state| state.fails);
+        assert!(!waiting.add(1, true), "others stay in memory meanwhile");
+        assert_eq!(refused.read().expect("in memory"), "a value");
+        drop(refused);
+        until(|state| !state.fails && state.bytes == 0);
+        let file = File::options().read(true).write(true).open(&path);
+        let written = entry(file.expect("open"));
+        until(|state| state.bytes == 0);
+        assert!(locked(&written.bytes).is_none());
+        assert_eq!(written.read().expect("in the file"), "a value");
+        drop(to);
+        writer.join().expect("it ends");
     }
 
     #[test]
@@ -251,9 +305,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let writer = Writer::start(directory.path().join("none")).expect("a thread");
         let archive = writer.archive();
-        assert!(archive.put(vec![0; 2000], false).is_none());
-        assert_eq!(*locked(&writer.waiting.bytes), Some(0));
+        let none = archive.put(2000, &mut || unreachable!("not encoded in vain"), false);
+        assert!(none.is_none());
+        assert_eq!(locked(&writer.waiting.state).bytes, 0);
         std::fs::create_dir(directory.path().join("none")).expect("made");
-        assert!(archive.put(vec![0; 2000], false).is_some());
+        assert!(put(&*archive, vec![0; 2000]).is_some());
     }
 }

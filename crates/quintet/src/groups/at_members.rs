@@ -117,7 +117,8 @@ impl Calls {
         if placing.siblings.is_empty() {
             return placing.begin(only, done);
         }
-        self.turns.take(move |turn| {
+        let bytes = placing.method.arguments.len();
+        self.turns.take(bytes, move |turn| {
             let Some(turn) = turn else {
                 return done.answer(Err(CallError::Busy));
             };

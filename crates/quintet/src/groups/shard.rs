@@ -252,7 +252,8 @@ impl<S: Handles> Shard<S> {
         shard
     }
 
-    /// The last values of a field, the newest first, as far back as they are kept.
+    /// The last values of a field, the newest first, as far back as they are kept; of large ones no more
+    /// behind 64 MiB.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -272,7 +273,7 @@ impl<S: Handles> Shard<S> {
         told.collect::<Option<_>>().ok_or_else(|| self.no_schema())
     }
 
-    /// The last values under a key of a map, the newest first.
+    /// The last values under a key of a map, the newest first, as [`Self::history`] has them.
     ///
     /// # Errors
     /// See [`CallError`].

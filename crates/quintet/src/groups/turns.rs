@@ -4,25 +4,36 @@
 //!   query ──► 64 in progress? ── no ──► begins ──► answered: its turn ends ──► the next one begins
 //!                     └── yes ──► waits
 //! ```
+//!
+//! A query that is not answered soon holds no others up: it may have been sent to a process that has
+//! stopped without a word, of which a connection does not tell.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 /// No more from one process: a member keeps states for four times as many.
 const IN_PROGRESS_MAX: usize = 64;
-/// More do not wait.
+/// A query counts as one in progress for this long.
+const COUNTS_FOR: Duration = Duration::from_secs(1);
+/// More do not wait, nor with more bytes.
 const WAITING_MAX: usize = 1 << 14;
+const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// The beginning of a query; without a turn it is refused.
 type Begin = Box<dyn FnOnce(Option<Turn>) + Send>;
 
 #[derive(Default)]
 struct State {
-    in_progress: usize,
-    waiting: VecDeque<Begin>,
+    /// When those in progress began.
+    in_progress: BTreeMap<u64, Instant>,
+    /// The number of the last one.
+    last: u64,
+    waiting: VecDeque<(usize, Begin)>,
+    waiting_bytes: usize,
     /// Some thread lets the next ones begin.
     is_beginning: bool,
 }
@@ -32,7 +43,25 @@ struct State {
 pub(super) struct Turns(Arc<Mutex<State>>);
 
 /// A query in progress, until it is dropped.
-pub(super) struct Turn(Turns);
+pub(super) struct Turn(Turns, u64);
+
+impl State {
+    fn has_room(&mut self, counts_for: Duration) -> bool {
+        if self.in_progress.len() >= IN_PROGRESS_MAX {
+            let counts = |begun: &Instant| begun.elapsed() < counts_for;
+            self.in_progress.retain(|_, begun| counts(begun));
+        }
+        self.in_progress.len() < IN_PROGRESS_MAX
+    }
+
+    fn next(&mut self) -> Option<(u64, Begin)> {
+        let (bytes, begin) = self.waiting.pop_front()?;
+        self.waiting_bytes -= bytes;
+        self.last += 1;
+        self.in_progress.insert(self.last, Instant::now());
+        Some((self.last, begin))
+    }
+}
 
 impl fmt::Debug for Turns {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,8 +71,8 @@ impl fmt::Debug for Turns {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.lock().in_progress -= 1;
-        self.0.begin_next();
+        self.0.lock().in_progress.remove(&self.1);
+        self.0.begin_next(COUNTS_FOR);
     }
 }
 
@@ -52,31 +81,32 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a query when it is its turn.
-    pub fn take(&self, begin: impl FnOnce(Option<Turn>) + Send + 'static) {
+    /// Begins a query of so many bytes when it is its turn.
+    pub fn take(&self, bytes: usize, begin: impl FnOnce(Option<Turn>) + Send + 'static) {
         let mut state = self.lock();
-        if state.waiting.len() >= WAITING_MAX {
+        let others = state.waiting_bytes;
+        if state.waiting.len() >= WAITING_MAX || others > 0 && others + bytes > WAITING_BYTES_MAX {
             drop(state);
             return begin(None);
         }
-        state.waiting.push_back(Box::new(begin));
+        state.waiting.push_back((bytes, Box::new(begin)));
+        state.waiting_bytes += bytes;
         drop(state);
-        self.begin_next();
+        self.begin_next(COUNTS_FOR);
     }
 
     /// Lets those begin that may. One that ends at once does not come back here by itself: with many
     /// that do, there would be no end of calls within calls.
-    fn begin_next(&self) {
+    fn begin_next(&self, counts_for: Duration) {
         let mut state = self.lock();
         if std::mem::replace(&mut state.is_beginning, true) {
             return;
         }
-        while state.in_progress < IN_PROGRESS_MAX
-            && let Some(begin) = state.waiting.pop_front()
+        while state.has_room(counts_for)
+            && let Some((number, begin)) = state.next()
         {
-            state.in_progress += 1;
             drop(state);
-            begin(Some(Turn(self.clone())));
+            begin(Some(Turn(self.clone(), number)));
             state = self.lock();
         }
         state.is_beginning = false;
@@ -94,7 +124,9 @@ mod tests {
         let (told, begun) = mpsc::channel();
         for number in 0..IN_PROGRESS_MAX + 2 {
             let told = told.clone();
-            turns.take(move |turn| told.send((number, turn)).expect("it listens"));
+            turns.take(1, move |turn| {
+                told.send((number, turn)).expect("it listens")
+            });
         }
         let mut first: Vec<_> = begun.try_iter().collect();
         assert_eq!(first.len(), IN_PROGRESS_MAX);
@@ -115,16 +147,53 @@ mod tests {
         let mut held = Vec::new();
         for _ in 0..IN_PROGRESS_MAX {
             let (give, turn) = mpsc::channel();
-            turns.take(move |it| give.send(it).expect("it listens"));
+            turns.take(0, move |it| give.send(it).expect("it listens"));
             held.push(turn.recv().expect("its turn"));
         }
         for _ in 0..WAITING_MAX + 1 {
             let told = told.clone();
-            turns.take(move |turn| told.send(turn.is_some()).expect("it listens"));
+            turns.take(0, move |turn| {
+                told.send(turn.is_some()).expect("it listens")
+            });
         }
         assert_eq!(begun.try_iter().collect::<Vec<_>>(), [false]);
         drop(held);
         let begun: Vec<_> = begun.try_iter().collect();
         assert_eq!(begun, vec![true; WAITING_MAX]);
+    }
+
+    #[test]
+    fn queries_without_an_answer_hold_no_others_up_for_long() {
+        let turns = Turns::default();
+        let (told, begun) = mpsc::channel();
+        for number in 0..2 * IN_PROGRESS_MAX {
+            let told = told.clone();
+            turns.take(1, move |turn| {
+                told.send((number, turn)).expect("it listens")
+            });
+        }
+        // They are held as long as this is.
+        let silent: Vec<_> = begun.try_iter().collect();
+        assert!(silent.len() >= IN_PROGRESS_MAX);
+        turns.begin_next(Duration::ZERO);
+        let next: Vec<_> = begun.try_iter().collect();
+        assert_eq!(silent.len() + next.len(), 2 * IN_PROGRESS_MAX);
+        drop((silent, next));
+        let state = turns.lock();
+        assert_eq!((state.in_progress.len(), state.waiting_bytes), (0, 0));
+    }
+
+    #[test]
+    fn queries_that_wait_are_bounded_by_their_bytes() {
+        let turns = Turns::default();
+        let (told, begun) = mpsc::channel();
+        for number in 0..IN_PROGRESS_MAX + 2 {
+            let told = told.clone();
+            let begin = move |turn| told.send((number, turn)).expect("it listens");
+            turns.take(WAITING_BYTES_MAX, begin);
+        }
+        let all: Vec<_> = begun.try_iter().collect();
+        let refused = all.iter().filter(|(_, turn)| turn.is_none());
+        assert_eq!(refused.count(), 1, "one waits, whatever its length");
     }
 }
