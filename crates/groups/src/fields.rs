@@ -361,6 +361,7 @@ impl<T: Value> AnyField for Persistent<T> {
     }
 
     fn finish_read(&mut self) {
+        self.progress.finish_restore(self.past.len());
         // It has just been read.
         self.known = known(&*self.value).unwrap_or_default();
     }
@@ -845,6 +846,7 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
             ends.extend(slot.past.iter().map(|past| (past.ends, key.clone())));
         }
         self.ends = ends.into_sorted_vec().into();
+        self.progress.finish_restore(self.ends.len());
     }
 
     fn history(&self, key: Option<&[u8]>, limit: usize) -> Option<Vec<Held>> {

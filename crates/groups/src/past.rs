@@ -154,6 +154,13 @@ impl Progress {
         self.add(past, archive);
     }
 
+    /// That was the last of them, and there are so many.
+    pub const fn finish_restore(&mut self, all: usize) {
+        if self.movable == 0 {
+            self.looked_at = all;
+        }
+    }
+
     /// The place among them of the next that is to be put away, if there is one.
     pub fn next(&self, all: usize, archive: &dyn Archive) -> Option<usize> {
         let is_due = self.movable > archive.in_memory() && self.looked_at < all;
@@ -207,4 +214,23 @@ pub(crate) fn drop_until<V>(
         bytes += first.bytes;
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::WhimsicalArchive;
+
+    #[test]
+    fn value_behind_restored_ones_is_the_next_to_be_put_away() {
+        let (archive, mut progress) = (WhimsicalArchive::new(0), Progress::default());
+        let past = |since| Past::new(since, since + 1, Some(Arc::new(7u8)), 1);
+        let mut all: Vec<_> = (0..99).map(past).collect();
+        for restored in &mut all {
+            progress.restore(restored, &archive);
+        }
+        progress.finish_restore(all.len());
+        progress.add(&past(99), &archive);
+        assert_eq!(progress.next(100, &archive), Some(99));
+    }
 }
