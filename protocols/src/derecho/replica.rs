@@ -577,7 +577,7 @@ impl Protocol for Derecho {
             ("active_in", of.active_in.to_string()),
             ("base", of.base.to_string()),
             ("generation", of.generation.to_string()),
-            ("complete", self.membership.is_held(shard).to_string()),
+            ("complete", self.holds_content(shard).to_string()),
         ];
         if takes_part {
             details.push((
@@ -746,6 +746,11 @@ impl Protocol for Derecho {
 }
 
 impl Derecho {
+    /// Whether all of a shard's content is here, and not an empty log in its place.
+    fn holds_content(&self, shard: usize) -> bool {
+        self.membership.is_held(shard) && !self.shards[shard].catch_up.begun_again
+    }
+
     /// The reason why a lost shard waits.
     fn lacks(&self, shard: usize) -> String {
         let of = &self.membership.view().shards[shard];

@@ -145,10 +145,14 @@ impl Derecho {
             among => among,
         };
         let most = both(again, among).len() * 2 > among.len();
-        if again.len() < holders.len() || more || !most || !live.iter().all(told) {
+        // One that comes into the next view has a word in that one, and may hold the log.
+        let joins = !less(there, self.membership.set()).is_empty();
+        let begins =
+            again.len() == holders.len() && most && !more && !joins && live.iter().all(told);
+        if !begins {
             holders.retain(|(id, _)| !again.contains(*id));
         }
-        if !view.is_active(shard) {
+        if !view.is_active(shard) && !begins {
             // A log without what another one knows to be delivered is none that was copied: its
             // replica alone began again.
             let told = live.iter().filter_map(|id| self.told(id, shard));
@@ -371,9 +375,12 @@ impl Derecho {
             let counts =
                 view.is_active(shard) && old.members.contains(own) && self.sst.own(held) > 0;
             let stays = counts && of.members.contains(own);
-            // A log of an earlier generation is none: its replica has no say.
-            let covers = of.base >= log.sure() || self.shards[shard].catch_up.old.is_some();
             let again = of.generation.wrapping_sub(old.generation);
+            // A log of an earlier generation is none, and a part of one counts no more when all that
+            // were complete are gone.
+            let is_old = self.shards[shard].catch_up.old.is_some()
+                || again == 1 && !self.membership.is_held(shard);
+            let covers = of.base >= log.sure() || is_old;
             of.before == old.active_in && again <= 1 && covers && (!stays || of.base <= log.end())
         };
         next.shards.iter().enumerate().all(fits) || self.injected(Bug::BaseOfOneShardForAll)

@@ -54,12 +54,13 @@
 //!   that do; they answer reads. The public code lets them send by RPC.
 //! - **In memory** a log ends with the process. When all copies have, the shard is lost until the
 //!   operator begins it again (`--bootstrap-again`), each replica with an empty log. Such logs count
-//!   as complete together when every member of the present view has told what it holds, none of them
-//!   holds more, and a majority of the members of the view in which the shard was last active
-//!   (`among`) begins it again. So one replica that was begun again by mistake takes nothing away. A
-//!   majority of all replicas is not needed: the members of that view have agreed to be without the
-//!   others, none of which has its log, and those of them that still run with it are a minority that
-//!   decides nothing.
+//!   as complete together when every member of the present view has told what it holds, none joins,
+//!   no replica has told of a complete log, and a majority of the members of the view in which the shard was
+//!   last active (`among`) begins it again. So one replica that was begun again by mistake takes
+//!   nothing away. A majority of all replicas is not needed: the members of that view have agreed to
+//!   be without the others, none of which has its log, and those of them that still run with it are a
+//!   minority that decides nothing. A part of the log, at a replica that was a member before, keeps
+//!   none from it: it could not be completed.
 //! - **Generations**: a log that is begun again has a new number in the view that takes it up. A
 //!   process that was cut off with the log of before has slots of the same numbers with other
 //!   contents. Its log counts as nothing from when it hears of that view: it takes no part, gives
@@ -563,11 +564,10 @@ impl Derecho {
     /// Whether a log counts as complete that was begun again where not all had lost it.
     fn holds_too_little(&self, shard: usize) -> bool {
         let view = self.membership.view();
-        let (end, mut all) = (self.shards[shard].log.end(), self.me.others().iter());
+        let mut all = self.me.others().iter();
         let more = |id| {
             let told = self.holdings.of(id, view.number, shard);
-            told.filter(|told| self.is_present(told))
-                .is_some_and(|told| told.sure > end || told.complete && !told.begun_again)
+            told.is_some_and(|told| told.complete && !told.begun_again && self.is_present(told))
         };
         self.shards[shard].catch_up.begun_again && (view.is_active(shard) || all.any(more))
     }

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::group::MS;
 use alloc::vec::Vec;
+use quintet_replica::ReplicaId;
 
 /// Two of which both are needed, in memory, and spares.
 const MEMORY: &str = "store groups=1 nodes=0-4 members=2..2 durability=memory";
@@ -149,4 +150,27 @@ fn majority_of_the_last_view_begins_a_shard_again() {
     let batch = cluster.write(0, 1);
     answered(&mut cluster, &[batch]);
     cluster.assert_kept();
+}
+
+/// The last one that holds it is let in by a view that could begin the shard again.
+#[test]
+fn joiner_has_its_word_before_a_shard_is_begun_again() {
+    let mut begun = 0;
+    for seed in 0..60 {
+        let mut cluster = written(None, LONE, 600 + seed);
+        begin_again_without(&mut cluster, &[1]);
+        cluster.give_up(1);
+        cluster.run(MS * (300 + 12 * seed as u32));
+        cluster.heal();
+        cluster.run(MS * 1000);
+        wait_until_whole(&mut cluster);
+        let mut views = cluster.replica(3).membership.views();
+        let Some(view) = views.find(|view| view.shards[0].generation > 0) else {
+            continue;
+        };
+        begun += 1;
+        let joins = view.set().contains(ReplicaId(1));
+        assert!(!joins, "seed {seed}: the old log is there in {view:?}");
+    }
+    assert!(begun > 5, "{begun}");
 }
