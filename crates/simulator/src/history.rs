@@ -122,6 +122,20 @@ impl<O, R: PartialEq> History<O, R> {
         open
     }
 
+    /// The machine begins again with nothing. Gives the operations so far; those may still be executed
+    /// by what begins, and it answers for none of them.
+    pub fn begin_again(&mut self) -> Vec<Recorded<O, R>>
+    where
+        O: Clone,
+        R: Clone,
+    {
+        let before = self.operations.clone();
+        for operation in &mut self.operations {
+            operation.fate = Fate::Uncertain;
+        }
+        before
+    }
+
     /// An operation.
     #[must_use]
     pub fn get(&self, number: usize) -> &Recorded<O, R> {

@@ -171,6 +171,16 @@ impl Client {
         }
     }
 
+    /// A group was begun again: the operation in progress there, if it has one, is given up.
+    pub fn give_up(&mut self, group: usize) -> Option<usize> {
+        let homes = self.homes.iter_mut().filter(|home| home.group == group);
+        homes.for_each(|home| home.session.end());
+        let waits = self.homes[self.home].group == group;
+        let number = self.number.take_if(|_| waits)?;
+        self.tries += 1;
+        Some(number)
+    }
+
     /// How many operations in a group it has not done since.
     pub fn lacks(&self, group: usize) -> u64 {
         let homes = self.homes.iter().filter(|home| home.group == group);

@@ -243,7 +243,7 @@ impl World {
     }
 
     /// Nothing passes between those on one side and those on the other.
-    fn cut(&mut self, side: Vec<bool>, pause: u64) {
+    pub fn cut(&mut self, side: Vec<bool>, pause: u64) {
         for a in 0..side.len() {
             for b in (a + 1..side.len()).filter(|b| side[a] != side[*b]) {
                 if let Some(line) = self.lines.get_mut(&(a, b)) {

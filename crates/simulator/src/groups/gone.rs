@@ -7,17 +7,92 @@
 //! ```
 //!
 //! A group that promises nothing is asked nothing, and what it has answered is checked all the same.
+//!
+//! ```text
+//!   shards in memory, once in some seeds: a few processes are cut off, all others die and begin
+//!   them again ──► a history of its own from there on; those with the old content come back
+//! ```
 
 use super::{
     draw::Part,
     world::{Event, Group, MILLISECOND, SECOND, World},
 };
+use crate::{checkers::agreement::Agreement, history::Fate, random::Random};
 use quintet_replica::{Durability, NodeState, Place, ReplicaId};
 
 /// So long it is waited for the others to be enough.
 const WAIT: u64 = 10 * SECOND;
 
+/// The label of the stream that decides whether the contents of memory are given up.
+pub(super) const GIVE_UP: u64 = 0x6769_7665;
+
+fn in_memory(group: &Group) -> Option<usize> {
+    match group.part {
+        Part::Shard(shard) if group.durability == Durability::Memory => Some(shard),
+        _ => None,
+    }
+}
+
+/// Whether a seed with these groups has that fault.
+pub(super) fn gives_up(groups: &[Group], random: &mut Random) -> bool {
+    groups.iter().any(|group| in_memory(group).is_some()) && random.chance(500)
+}
+
 impl World {
+    /// Some processes are cut off, and the operator of all others, which die, gives up what shards had
+    /// in memory, while all of these work.
+    pub fn give_up_memory(&mut self) {
+        if self.calm {
+            return;
+        }
+        let shards: Vec<usize> = self.groups.iter().filter_map(in_memory).collect();
+        let mut order: Vec<usize> = (0..self.processes.len()).collect();
+        self.random.shuffle(&mut order);
+        order.truncate(self.random.below(3) as usize);
+        let all_up = self.processes.iter().all(|process| process.up);
+        let own = |group: &Group| group.part == Part::Own && group.durability == Durability::Memory;
+        let works = all_up
+            && !self.groups.iter().any(own)
+            && self.majority_is_at_work_without(&order)
+            && shards.iter().all(|shard| self.views.is_active(*shard));
+        if !works {
+            return self.queue.push(self.now + 20 * MILLISECOND, Event::GiveUp);
+        }
+        self.count("memory given up");
+        self.say(|| format!("all but {order:?} give up what they have in memory"));
+        let side = (0..self.processes.len()).map(|at| order.contains(&at));
+        let side: Vec<bool> = side.collect();
+        let pause = self.random.between(50, 1500) * MILLISECOND;
+        self.cut(side.clone(), pause);
+        for at in (0..self.processes.len()).filter(|at| !side[*at]) {
+            for host in &mut self.processes[at].hosts {
+                host.begins_again = in_memory(&self.groups[host.group]).is_some();
+            }
+            self.crash(at, MILLISECOND);
+        }
+    }
+
+    /// A group begins with nothing: what was answered before is a history of its own.
+    pub fn was_begun_again(&mut self, place: usize) {
+        self.count("shard begun again");
+        for client in 0..self.clients.len() {
+            let Some(number) = self.clients[client].give_up(place) else {
+                continue;
+            };
+            self.groups[place].history.end(number, Fate::Uncertain);
+            self.queue.push(self.now, Event::Ask(client));
+        }
+        let group = &mut self.groups[place];
+        let before = group.history.begin_again();
+        let order = std::mem::take(&mut group.order);
+        group.past.push((before, order));
+        group.agreement = Agreement::default();
+        for process in &mut self.processes {
+            let hosts = process.hosts.iter_mut().filter(|host| host.group == place);
+            hosts.for_each(|host| host.begins_again = false);
+        }
+    }
+
     /// In a seed of two some die permanently, as soon as the others continue without them.
     pub fn lose_permanently(&mut self) {
         // Services are asked to the end, and hand-offs are to be executed by all.

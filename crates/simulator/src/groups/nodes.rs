@@ -73,15 +73,18 @@ impl World {
         let memory = group.durability == Durability::Memory;
         let first_boot = std::mem::take(&mut host.fresh);
         host.route = <_>::default();
-        let memory_lost = memory && !first_boot;
+        let memory_ended = memory && !first_boot;
+        let memory_lost = memory_ended && !host.begins_again;
         let lost = memory_lost || disk_lost;
+        if memory_ended {
+            host.snapshots.clear();
+        }
         if memory_lost {
             host.repairing = true;
             // A protocol of several groups counts its starts itself.
             host.incarnation += u64::from(group.part == Part::Own && !disk_lost);
-            host.snapshots.clear();
         }
-        if !lost && !found.complete && host.snapshots.is_empty() {
+        if !lost && !memory_ended && !found.complete && host.snapshots.is_empty() {
             let what = format!("process {at}, group {}: the log has no beginning", group.id);
             return self.violate(Violation::new("recovery", what));
         }

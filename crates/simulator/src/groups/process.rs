@@ -59,6 +59,8 @@ pub(super) struct Host {
     pub repairing: bool,
     /// It lost it with the disk.
     disk_lost: bool,
+    /// Its operator begins it again, in the place of what all had in memory.
+    pub begins_again: bool,
     /// It has recovered when this number of orders is carried out.
     repaired_at: Option<u64>,
     /// The last slot of its log on the disk.
@@ -321,6 +323,7 @@ impl Host {
             fresh: true,
             repairing: false,
             disk_lost: false,
+            begins_again: false,
             repaired_at: None,
             end: Slot(0),
             batch_next: 1,

@@ -38,6 +38,8 @@ pub(super) struct Views {
     stands: Vec<Vec<Stand>>,
     /// The processes to look at.
     pub flagged: Vec<bool>,
+    /// By shard: how often it was begun again.
+    generations: Vec<u64>,
 }
 
 impl Views {
@@ -50,6 +52,7 @@ impl Views {
                 .collect(),
             stands: vec![vec![Stand::default(); shards]; processes],
             flagged: vec![false; processes],
+            generations: vec![0; shards],
             layout,
         }
     }
@@ -114,7 +117,7 @@ impl Views {
         })
     }
 
-    fn is_active(&self, shard: usize) -> bool {
+    pub fn is_active(&self, shard: usize) -> bool {
         self.roles.is_active(shard)
     }
 }
@@ -147,6 +150,12 @@ impl World {
         }
         let saw = self.views.roles.saw(by, view, &shown);
         self.demand(saw);
+        for (shard, (of, _)) in seen.iter().enumerate() {
+            if of.generation > self.views.generations[shard] {
+                self.views.generations[shard] = of.generation;
+                self.was_begun_again(self.place_of_shard(shard));
+            }
+        }
         for (shard, (of, stands)) in seen.into_iter().enumerate() {
             let taking = match statuses[shard].role {
                 "member" => view,

@@ -5,6 +5,7 @@ use super::{
     clients::Client,
     draw::{self, Part, Worlds},
     faults::Victim,
+    gone,
     links::Line,
     process::{Host, Process},
     services::{Actor, Answers},
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::{
     checkers::{Violation, agreement::Agreement, cells, durable, exactly_once::ExactlyOnce},
-    history::History,
+    history::{History, Recorded},
     queue::Queue,
     random::Random,
 };
@@ -48,6 +49,8 @@ pub(super) struct Group {
     pub order: ExactlyOnce,
     /// By operation: when it was invoked.
     pub invoked: Vec<u64>,
+    /// Its operations and order before it was begun again with nothing.
+    pub past: Vec<(Vec<Recorded>, ExactlyOnce)>,
 }
 
 #[derive(Debug)]
@@ -89,6 +92,8 @@ pub(super) enum Event {
     ActAgain(usize, u64),
     Waited(usize, u64),
     Fault,
+    /// The contents of memory are given up, see [`gone`](super::gone).
+    GiveUp,
     Heal(usize, usize),
     Quick(usize),
 }
@@ -205,6 +210,7 @@ impl World {
                 agreement: Agreement::default(),
                 order: ExactlyOnce::default(),
                 invoked: Vec::new(),
+                past: Vec::new(),
             })
             .collect();
         let processes: Vec<Process> = (0..count)
@@ -214,6 +220,7 @@ impl World {
                 Process::new(here.map(|(place, _)| Host::new(place)).collect())
             })
             .collect();
+        let gives_up = !serve && gone::gives_up(&groups, &mut random.fork(gone::GIVE_UP));
         let registers = groups.iter().enumerate().filter(|(_, of)| !of.service);
         let registers: Vec<usize> = registers.map(|(place, _)| place).collect();
         let clients = Client::draw(follows_view, &registers, &mut random);
@@ -272,6 +279,9 @@ impl World {
         world
             .queue
             .push(world.now + 200 * MILLISECOND, Event::Fault);
+        if gives_up {
+            world.queue.push(world.now + SECOND, Event::GiveUp);
+        }
         world
     }
 
@@ -462,6 +472,10 @@ impl World {
                 let core: Vec<(u16, u64)> = states.iter().map(|s| (s.0, s.1)).collect();
                 checked = checked.and_then(|()| durable::check(history, &group.order, &core));
             }
+            for (operations, order) in &group.past {
+                let before = cells::check(operations, |number| order.position(number));
+                checked = checked.and(before);
+            }
             if !same {
                 let what = format!("group {place} of {name}: {states:?}");
                 checked = Err(Violation::new("state_hash", what));
@@ -517,6 +531,7 @@ impl World {
             Event::ActAgain(actor, tries) => self.act_again(actor, tries),
             Event::Waited(actor, tries) => self.waited(actor, tries),
             Event::Fault => self.inject(),
+            Event::GiveUp => self.give_up_memory(),
             Event::Heal(a, b) => {
                 if let Some(line) = self.lines.get_mut(&pair(a, b)) {
                     line.unblock();
