@@ -160,7 +160,7 @@ fn joiner_has_its_word_before_a_shard_is_begun_again() {
         let mut cluster = written(None, LONE, 600 + seed);
         begin_again_without(&mut cluster, &[1]);
         cluster.give_up(1);
-        cluster.run(MS * (300 + 12 * seed as u32));
+        cluster.run(MS * (1000 + 15 * seed as u32));
         cluster.heal();
         cluster.run(MS * 1000);
         wait_until_whole(&mut cluster);
