@@ -154,7 +154,7 @@ impl Progress {
         self.add(past, archive);
     }
 
-    /// That was the last of them, and there are so many.
+    /// That was the last of them, and there are that number of.
     pub const fn finish_restore(&mut self, all: usize) {
         if self.movable == 0 {
             self.looked_at = all;

@@ -32,7 +32,7 @@ pub struct Lending(Mutex<VecDeque<(u64, Loans)>>);
 
 impl Lending {
     /// Lends a state; one that the same subgroup has lent to the same query is replaced. False when no
-    /// query asks for so many.
+    /// query asks for that many.
     pub fn put(&self, ticket: u64, subgroup: &str, state: Box<dyn Any + Send>) -> bool {
         if subgroup.len() > NAME_MAX {
             return false;

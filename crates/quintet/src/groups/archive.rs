@@ -49,7 +49,7 @@ pub(super) struct Writer {
     waiting: Arc<Waiting>,
 }
 
-/// What waits to be written.
+/// Values that wait to be written.
 #[derive(Debug, Default)]
 struct Waiting {
     state: Mutex<State>,
@@ -305,7 +305,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let writer = Writer::start(directory.path().join("none")).expect("a thread");
         let archive = writer.archive();
-        let none = archive.put(2000, &mut || unreachable!("not encoded in vain"), false);
+        let none = archive.put(2000, &mut || unreachable!("not encoded for nothing"), false);
         assert!(none.is_none());
         assert_eq!(locked(&writer.waiting.state).bytes, 0);
         std::fs::create_dir(directory.path().join("none")).expect("made");

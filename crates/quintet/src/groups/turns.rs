@@ -81,7 +81,7 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a query of so many bytes when it is its turn.
+    /// Begins a query of this many bytes when it is its turn.
     pub fn take(&self, bytes: usize, begin: impl FnOnce(Option<Turn>) + Send + 'static) {
         let mut state = self.lock();
         let others = state.waiting_bytes;
