@@ -154,7 +154,7 @@ impl Progress {
         self.add(past, archive);
     }
 
-    /// That was the last of them, and there are that number of.
+    /// The last of them has been read: there are this many.
     pub const fn finish_restore(&mut self, all: usize) {
         if self.movable == 0 {
             self.looked_at = all;
