@@ -177,12 +177,13 @@ fn other_formats_are_named() {
     assert_eq!(error, HandshakeError::Format(1));
     assert_eq!(
         error.to_string(),
-        "format version mismatch: ours 11, theirs 1"
+        format!("format version mismatch: ours {FORMAT}, theirs 1")
     );
     // The answer of a program of another format, with the same beginning.
     let mut answer = Handshake::denied();
-    answer[8] = 12;
-    assert_eq!(initiator.advance(&answer), Err(HandshakeError::Format(12)));
+    answer[8..10].copy_from_slice(&(FORMAT + 1).to_le_bytes());
+    let refused = HandshakeError::Format(FORMAT + 1);
+    assert_eq!(initiator.advance(&answer), Err(refused));
 }
 
 #[test]
