@@ -54,13 +54,13 @@ impl Chains {
 
     /// The number of records that are gone before the first one is not known.
     pub const fn lose_beginning(&mut self) {
-        self.gone += 1;
+        self.gone = self.gone.saturating_add(1);
     }
 
     /// All records below this one are gone that were not added.
     pub fn reach(&mut self, sequence: u64) {
         if let Some(next) = self.next {
-            self.gone += sequence.saturating_sub(next);
+            self.gone = self.gone.saturating_add(sequence.saturating_sub(next));
         }
         self.next = self.next.max(Some(sequence));
     }
@@ -68,7 +68,7 @@ impl Chains {
     /// The next record that can be read.
     pub fn add(&mut self, record: &RecordView) {
         self.reach(record.sequence);
-        self.next = Some(record.sequence + 1);
+        self.next = Some(record.sequence.saturating_add(1));
         let known = self.groups.get(&record.of.group).copied();
         let before = known.unwrap_or_default();
         let gone = self.gone - before.gone;
