@@ -157,6 +157,18 @@ mod tests {
         assert_eq!(chains(&whole), (Vec::from([Chain::Whole; 2]), true));
     }
 
+    /// As only damage writes them.
+    #[test]
+    fn highest_sequences_overflow_nothing() {
+        let last = [(1, 0, 1), (u64::MAX, 1, 1), (u64::MAX, 0, 2)];
+        assert_eq!(chains(&last), (Vec::from([Chain::Unknown; 2]), false));
+        let mut chains = Chains::default();
+        chains.reach(0);
+        chains.reach(u64::MAX);
+        chains.lose_beginning();
+        assert!(!chains.all_told());
+    }
+
     #[test]
     fn group_that_was_never_seen_before_a_hole_may_lack_some() {
         let first = [(1, 0, 1), (3, 1, 9), (4, 0, 2)];

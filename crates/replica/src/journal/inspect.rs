@@ -166,7 +166,7 @@ pub fn inspect<D: Disk>(
     match marks {
         Ok(Marks::Newest(mark)) => {
             inspection.durable = Some(mark.durable);
-            chains.reach(mark.durable + 1);
+            chains.reach(mark.durable.saturating_add(1));
         }
         Ok(_) => {}
         Err(error) => inspection.verdict = Some(error),
