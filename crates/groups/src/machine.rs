@@ -466,17 +466,43 @@ impl<S: Methods> ServiceMachine<S> {
             Around::Look => return self.look(service, call, (version, time), reply),
         };
         let answer = call::begin_answer(reply);
-        let ended = call::guarded(|| {
+        let asked = self.read(call.method, || {
             service.call_query(place.as_ref(), call.method, call.arguments, reply)
+        })?;
+        asked.ok_or(Fault::Schema)?;
+        answer.end(reply, version, time, &Made::new());
+        Ok(())
+    }
+
+    /// Reads of a state: by a handler, or of a past value that was put away and may be damaged. A panic
+    /// is the read's fault alone.
+    fn read<T>(&self, method: u32, read: impl FnOnce() -> T) -> Result<T, Fault> {
+        call::guarded(read).map_err(|message| self.panicked(method, message, false))
+    }
+
+    /// Reads a field by its number.
+    fn read_field<T>(
+        &self,
+        service: &S,
+        number: u32,
+        read: impl Fn(&dyn AnyField) -> Option<T>,
+    ) -> Result<T, Fault> {
+        let found = self.read(number, || {
+            let mut found = None;
+            service.each(&mut |it, field| {
+                if it == number {
+                    found = read(field);
+                }
+            });
+            found
         });
-        match ended {
-            Ok(Some(())) => {
-                answer.end(reply, version, time, &Made::new());
-                Ok(())
-            }
-            Ok(None) => Err(Fault::Schema),
-            Err(message) => Err(self.panicked(call.method, message, false)),
-        }
+        found?.ok_or(Fault::Schema)
+    }
+
+    /// Version and time of a value: that at the horizon was made before it.
+    fn made_at(&self, since: u64) -> (u64, u64) {
+        let since = since.max(self.header.horizon);
+        (since, self.time_of(since).unwrap_or_default())
     }
 
     /// Shows a field of a state.
@@ -489,22 +515,18 @@ impl<S: Methods> ServiceMachine<S> {
     ) -> Result<(), Fault> {
         let look: Option<Look<'_>> = encoding::decode(call.arguments);
         let look = look.ok_or(Fault::Schema)?;
-        let mut looked = (look == Look::Version).then_some(Looked::Nothing);
-        service.each(&mut |number, field| {
-            if looked.is_none() && number == call.method {
-                looked = field.look(&look);
-            }
-        });
-        let mut looked = looked.ok_or(Fault::Schema)?;
+        let mut looked = match look {
+            Look::Version => Looked::Nothing,
+            look => self.read_field(service, call.method, |field| field.look(&look))?,
+        };
         if let Looked::Value {
             version: made,
             time: at,
             ..
         } = &mut looked
         {
-            // The value at the horizon was made before it.
-            *made = made.map(|made| made.max(self.header.horizon));
-            *at = made.map_or(time, |made| self.time_of(made).unwrap_or_default());
+            let told = made.map(|made| self.made_at(made));
+            (*made, *at) = told.map_or((None, time), |(made, at)| (Some(made), at));
         }
         let answer = call::begin_answer(reply);
         encoding::append(&looked, reply);
@@ -516,23 +538,12 @@ impl<S: Methods> ServiceMachine<S> {
         let asked: Option<(Option<Vec<u8>>, u64)> = encoding::decode(call.arguments);
         let (key, limit) = asked.ok_or(Fault::Schema)?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        // A value that was put away may be damaged.
-        let found = call::guarded(|| {
-            let mut found = None;
-            self.service.each(&mut |number, field| {
-                if number == call.method {
-                    found = field.history(key.as_deref(), limit);
-                }
-            });
-            found
-        });
-        let found = found.map_err(|message| self.panicked(call.method, message, false))?;
-        let oldest = self.header.horizon;
-        let told = found.ok_or(Fault::Schema)?.into_iter().map(|held| {
-            let Held { since, value } = held;
-            // The value at the horizon was made before it.
-            let since = since.max(oldest);
-            (since, self.time_of(since).unwrap_or_default(), value)
+        let found = self.read_field(&self.service, call.method, |field| {
+            field.history(key.as_deref(), limit)
+        })?;
+        let told = found.into_iter().map(|Held { since, value }| {
+            let (version, time) = self.made_at(since);
+            (version, time, value)
         });
         let told: Vec<Told> = told.collect();
         self.answer(reply, |out| encoding::append(&told, out));
@@ -843,7 +854,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
         };
         let asked = match version.and_then(|version| Some((version, self.time_of(version)?))) {
             Some((version, time)) => {
-                let rewound = call::guarded(|| {
+                let rewound = self.read(call.method, || {
                     let mut past = self.service.fork();
                     let is_part = matches!(around, Around::Placed(_));
                     let at_newest = self.injected.is(Bug::PastWithoutRewind)
@@ -853,10 +864,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
                     }
                     past
                 });
-                match rewound {
-                    Ok(past) => self.ask(&past, (around, call), (version, time), reply),
-                    Err(message) => Err(self.panicked(call.method, message, false)),
-                }
+                rewound.and_then(|past| self.ask(&past, (around, call), (version, time), reply))
             }
             None if matches!(call.kind, Kind::QueryAtTime | Kind::QueryAtVersion(_)) => {
                 Err(Fault::Trimmed {

@@ -177,3 +177,39 @@ fn field_without_versions_is_as_old_as_its_state() {
     let read = field::<Cache>("newest").1.key.expect("a map").read;
     assert!(matches!(read(b"300"), Err(NoKey::Other(_))));
 }
+
+/// A map alone: no other field is read when an earlier version is asked for.
+#[derive(Default, Service)]
+struct Shelf {
+    items: PersistentMap<String, u8>,
+}
+
+#[service]
+impl Shelf {
+    #[ordered]
+    fn put(&mut self, key: String, value: u8) {
+        self.items.insert(key, value);
+    }
+}
+
+#[test]
+fn damaged_past_value_that_is_looked_at_is_an_error() {
+    let archive = Damaged::default();
+    let is_damaged = archive.0.clone();
+    let mut rig = Rig::<Shelf>::with_archive(Retention::default(), Arc::new(archive));
+    for put in 1..4u8 {
+        rig.ordered::<()>("put", &("a", put)).expect("executed");
+    }
+    let then = Kind::QueryAtVersion(1);
+    let shown = |rig: &Rig<Shelf>, kind| value(rig, kind, "items", Some("a")).map(|it| it.2);
+    assert_eq!(shown(&rig, then), Some("1\n".to_owned()));
+    is_damaged.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (number, form) = field::<Shelf>("items");
+    let key = (form.key.expect("a map").read)(b"a").expect("a key");
+    let looked = look_at(&rig, then, number, &Look::Value(Some(&key)));
+    assert!(
+        matches!(looked, Err(CallError::Panicked { stopped: false, .. })),
+        "{looked:?}"
+    );
+    assert_eq!(shown(&rig, Kind::Query), Some("3\n".to_owned()));
+}
