@@ -30,9 +30,20 @@ pub trait Archive: Send + Sync + fmt::Debug {
     /// Whether a value is put away at all whose encoding has this many bytes.
     fn takes(&self, length: u64) -> bool;
 
-    /// Puts away what `encode` gives, of this length; `None`: not now, and nothing was encoded. One that
-    /// is restored waits until there is room.
-    fn put(&self, length: u64, encode: Encode<'_>, waits: bool) -> Option<Arc<dyn Archived>>;
+    /// Puts away what `encode` gives, of this length; for [`Put::NotNow`] nothing is encoded. One that
+    /// is restored waits a while until there is room.
+    fn put(&self, length: u64, encode: Encode<'_>, waits: bool) -> Put;
+}
+
+/// The outcome for a value that was to be put away.
+#[derive(Debug)]
+pub enum Put<T = Arc<dyn Archived>> {
+    /// It is there.
+    Away(T),
+    /// There is no room now.
+    NotNow,
+    /// Its encoding has another length than it had: it stays in memory.
+    Never,
 }
 
 /// Bytes that were put away, as long as this is held.
@@ -57,8 +68,8 @@ impl Archive for NoArchive {
         false
     }
 
-    fn put(&self, _: u64, _: Encode<'_>, _: bool) -> Option<Arc<dyn Archived>> {
-        None
+    fn put(&self, _: u64, _: Encode<'_>, _: bool) -> Put {
+        Put::NotNow
     }
 }
 
@@ -98,9 +109,12 @@ impl Archive for WhimsicalArchive {
         true
     }
 
-    fn put(&self, _: u64, encode: Encode<'_>, waits: bool) -> Option<Arc<dyn Archived>> {
+    fn put(&self, _: u64, encode: Encode<'_>, waits: bool) -> Put {
         let is_full = self.asked.fetch_add(1, Relaxed) % 3 == 2;
-        (waits || !is_full).then(|| Arc::new(InMemory(encode().into())) as _)
+        match waits || !is_full {
+            true => Put::Away(Arc::new(InMemory(encode().into()))),
+            false => Put::NotNow,
+        }
     }
 }
 
@@ -118,15 +132,18 @@ impl Away {
         length: u64,
         archive: &dyn Archive,
         waits: bool,
-    ) -> Option<Self> {
+    ) -> Put<Self> {
         let mut hash = 0;
         let mut encode = || {
             let bytes = encoding::encode(value);
             hash = hash_wide(&bytes);
             bytes
         };
-        let archived = archive.put(length, &mut encode, waits)?;
-        Some(Self { archived, hash })
+        match archive.put(length, &mut encode, waits) {
+            Put::Away(archived) => Put::Away(Self { archived, hash }),
+            Put::NotNow => Put::NotNow,
+            Put::Never => Put::Never,
+        }
     }
 
     /// The encoding.

@@ -18,7 +18,7 @@ use crate::{
     archive::Archive,
     encoding,
     look::{self, Form, Look, Looked},
-    past::{Loaded, Past, Progress, drop_until},
+    past::{Loaded, Past, Progress, Steps, drop_until},
 };
 use quintet_replica::{RestoreError, digest::hash_wide};
 use rpds::RedBlackTreeMapSync;
@@ -273,12 +273,10 @@ impl<T: Value> AnyField for Persistent<T> {
         self.progress.add(&past, archive);
         let all = Arc::make_mut(&mut self.past);
         all.push_back(past);
-        for _ in Progress::steps() {
-            match self.progress.next(all.len(), archive) {
-                Some(next) if self.progress.put_away(&mut all[next], archive) => {}
-                _ => break,
-            }
-        }
+        let mut steps = Steps::behind(1);
+        while let Some(next) = self.progress.next(all.len(), archive)
+            && self.progress.put_away(&mut all[next], archive, &mut steps)
+        {}
         self.since = version;
         self.known = self.next;
     }
@@ -704,6 +702,7 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
     }
 
     fn commit(&mut self, version: u64, archive: &dyn Archive) {
+        let mut steps = Steps::behind(self.touched.len());
         for (key, Touched { before, length }) in std::mem::take(&mut self.touched) {
             let Some(slot) = self.slots.get_mut(&key) else {
                 continue;
@@ -722,14 +721,12 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
                 self.slots.remove_mut(&key);
             }
         }
-        for _ in Progress::steps() {
-            let Some(next) = self.progress.next(self.ends.len(), archive) else {
-                break;
-            };
+        while let Some(next) = self.progress.next(self.ends.len(), archive) {
             let (ends, key) = &self.ends[next];
             let slot = self.slots.get_mut(key).expect("a key that has a past");
             let at = slot.past.partition_point(|past| past.ends < *ends);
-            if !self.progress.put_away(&mut slot.past[at], archive) {
+            let past = &mut slot.past[at];
+            if !self.progress.put_away(past, archive, &mut steps) {
                 break;
             }
         }

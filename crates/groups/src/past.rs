@@ -1,7 +1,7 @@
 //! Past values of a field, in memory or put away.
 
 use crate::{
-    archive::{Archive, Away},
+    archive::{Archive, Away, Put},
     encoding,
 };
 use elsa::sync::FrozenMap;
@@ -21,13 +21,32 @@ pub(crate) struct Past<V> {
 #[derive(Clone, Debug)]
 pub(crate) enum Kept<V> {
     Here(Arc<V>),
+    /// Here permanently.
+    Stays(Arc<V>),
     Away(Away),
 }
 
 /// Bytes for a past value besides its encoding.
 const PAST_WEIGHT: u64 = 48;
-/// One command puts no more values away.
+/// A command puts away as many values as it has added and this number of earlier ones. For each of
+/// them it passes over `PASSED_PER_MOVE` values that stay.
 const MOVED_PER_COMMAND: usize = 16;
+const PASSED_PER_MOVE: usize = 64;
+
+/// The work that is left to one command.
+pub(crate) struct Steps {
+    moves: usize,
+    passes: usize,
+}
+
+impl Steps {
+    /// Of a command that has added this many past values.
+    pub const fn behind(added: usize) -> Self {
+        let moves = MOVED_PER_COMMAND + added;
+        let passes = moves * PASSED_PER_MOVE;
+        Self { moves, passes }
+    }
+}
 
 impl<V> Past<V> {
     /// `length` is that of the value's encoding, if there is one.
@@ -68,10 +87,11 @@ impl<V: Serialize> Past<V> {
         if let Some(Kept::Here(value)) = &self.value
             && let length @ 1.. = self.movable(archive)
         {
-            match Away::put(&**value, length, archive, waits) {
-                Some(away) => self.value = Some(Kept::Away(away)),
-                None => return false,
-            }
+            self.value = Some(match Away::put(&**value, length, archive, waits) {
+                Put::Away(away) => Kept::Away(away),
+                Put::Never => Kept::Stays(value.clone()),
+                Put::NotNow => return false,
+            });
         }
         true
     }
@@ -80,7 +100,7 @@ impl<V: Serialize> Past<V> {
     pub fn append(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.value.is_some()));
         match &self.value {
-            Some(Kept::Here(value)) => encoding::append(&**value, out),
+            Some(Kept::Here(value) | Kept::Stays(value)) => encoding::append(&**value, out),
             Some(Kept::Away(away)) => out.extend_from_slice(&away.bytes()),
             None => {}
         }
@@ -89,7 +109,7 @@ impl<V: Serialize> Past<V> {
     /// The encoding of its value.
     pub fn encoding(&self) -> Option<Vec<u8>> {
         self.value.as_ref().map(|kept| match kept {
-            Kept::Here(value) => encoding::encode(&**value),
+            Kept::Here(value) | Kept::Stays(value) => encoding::encode(&**value),
             Kept::Away(away) => away.bytes().to_vec(),
         })
     }
@@ -103,7 +123,7 @@ fn read<V: DeserializeOwned>(away: &Away) -> Arc<V> {
 impl<V: DeserializeOwned> Kept<V> {
     pub fn value(&self) -> Arc<V> {
         match self {
-            Self::Here(value) => value.clone(),
+            Self::Here(value) | Self::Stays(value) => value.clone(),
             Self::Away(away) => read(away),
         }
     }
@@ -121,7 +141,7 @@ impl<V> Default for Loaded<V> {
 impl<V: DeserializeOwned> Loaded<V> {
     pub fn value<'a>(&'a self, kept: &'a Kept<V>) -> &'a V {
         match kept {
-            Kept::Here(value) => value,
+            Kept::Here(value) | Kept::Stays(value) => value,
             Kept::Away(away) => {
                 let found = self.0.get(&away.id());
                 found.unwrap_or_else(|| self.0.insert(away.id(), read(away)))
@@ -167,16 +187,27 @@ impl Progress {
         is_due.then_some(self.looked_at)
     }
 
-    /// Puts it away; false when the archive takes none now.
-    pub fn put_away<V: Serialize>(&mut self, past: &mut Past<V>, archive: &dyn Archive) -> bool {
-        let bytes = past.movable(archive);
-        let is_done = past.put_away(archive, false);
-        if is_done {
-            self.movable -= bytes;
-            self.away += bytes;
-            self.looked_at += 1;
+    /// Puts it away, or passes over it if it stays; false when the archive takes none now, or the
+    /// command has done enough.
+    pub fn put_away<V: Serialize>(
+        &mut self,
+        past: &mut Past<V>,
+        archive: &dyn Archive,
+        steps: &mut Steps,
+    ) -> bool {
+        let (movable, away) = (past.movable(archive), past.away());
+        let left = match movable {
+            0 => &mut steps.passes,
+            _ => &mut steps.moves,
+        };
+        if *left == 0 || !past.put_away(archive, false) {
+            return false;
         }
-        is_done
+        *left -= 1;
+        self.movable -= movable;
+        self.away += past.away() - away;
+        self.looked_at += 1;
+        true
     }
 
     /// The first one of all is over.
@@ -193,11 +224,6 @@ impl Progress {
     /// Bytes that are not in memory.
     pub const fn away(&self) -> u64 {
         self.away
-    }
-
-    /// Places that one command puts away at most.
-    pub fn steps() -> std::ops::Range<usize> {
-        0..MOVED_PER_COMMAND
     }
 }
 
@@ -219,18 +245,86 @@ pub(crate) fn drop_until<V>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::archive::WhimsicalArchive;
+    use crate::archive::{Archived, Encode, WhimsicalArchive};
+
+    fn past(since: u64, length: u64) -> Past<u8> {
+        Past::new(since, since + 1, Some(Arc::new(7)), length)
+    }
 
     #[test]
     fn value_behind_restored_ones_is_the_next_to_be_put_away() {
         let (archive, mut progress) = (WhimsicalArchive::new(0), Progress::default());
-        let past = |since| Past::new(since, since + 1, Some(Arc::new(7u8)), 1);
-        let mut all: Vec<_> = (0..99).map(past).collect();
+        let mut all: Vec<_> = (0..99).map(|since| past(since, 1)).collect();
         for restored in &mut all {
             progress.restore(restored, &archive);
         }
         progress.finish_restore(all.len());
-        progress.add(&past(99), &archive);
+        progress.add(&past(99, 1), &archive);
         assert_eq!(progress.next(100, &archive), Some(99));
+    }
+
+    /// Takes values of two bytes and more, and never one of three.
+    #[derive(Debug)]
+    struct Large;
+
+    #[derive(Debug)]
+    struct Lost;
+
+    impl Archived for Lost {
+        fn read(&self) -> std::io::Result<crate::Bytes> {
+            unreachable!("not read")
+        }
+    }
+
+    impl Archive for Large {
+        fn in_memory(&self) -> u64 {
+            10
+        }
+        fn takes(&self, length: u64) -> bool {
+            length >= 2
+        }
+        fn put(&self, length: u64, encode: Encode<'_>, _: bool) -> Put {
+            encode();
+            match length {
+                3 => Put::Never,
+                _ => Put::Away(Arc::new(Lost)),
+            }
+        }
+    }
+
+    /// Commands that each add past values of these lengths; gives the bytes that stay in memory and
+    /// can be put away.
+    fn left_in_memory(commands: &[Vec<u64>]) -> u64 {
+        let (mut all, mut progress) = (Vec::new(), Progress::default());
+        for command in commands {
+            for length in command {
+                all.push(past(all.len() as u64, *length));
+                progress.add(&all[all.len() - 1], &Large);
+            }
+            let mut steps = Steps::behind(command.len());
+            while let Some(next) = progress.next(all.len(), &Large)
+                && progress.put_away(&mut all[next], &Large, &mut steps)
+            {}
+        }
+        let movable: u64 = all.iter().map(|past| past.movable(&Large)).sum();
+        let away: u64 = all.iter().map(Past::away).sum();
+        assert_eq!((progress.movable, progress.away), (movable, away));
+        movable
+    }
+
+    #[test]
+    fn command_puts_as_many_values_away_as_it_adds() {
+        assert_eq!(left_in_memory(&vec![vec![5; 100]; 9]), 10);
+    }
+
+    #[test]
+    fn values_that_stay_do_not_keep_others_in_memory() {
+        let small = vec![1; 500];
+        assert_eq!(
+            left_in_memory(&[small.clone(), small, vec![20], vec![5]]),
+            5
+        );
+        let unsteady = vec![3; 4];
+        assert_eq!(left_in_memory(&[unsteady, vec![5], vec![5]]), 10);
     }
 }

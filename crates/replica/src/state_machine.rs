@@ -290,6 +290,11 @@ pub trait StateMachine: Send + 'static {
     fn entries(&self) -> u64 {
         0
     }
+
+    /// Whether the state says that commands which need memory are refused.
+    fn refuses_writes(&self) -> bool {
+        false
+    }
 }
 
 /// Keeps nothing and answers nothing, in whatever order: to measure what replication itself costs.

@@ -86,12 +86,6 @@ impl Store {
         &self.options
     }
 
-    /// Whether commands that need memory are being refused.
-    #[must_use]
-    pub const fn refuses_writes(&self) -> bool {
-        self.refuse_writes
-    }
-
     /// How many keys each database holds, for status only.
     pub fn keys_per_database(&self) -> impl Iterator<Item = usize> {
         let now = self.now();
@@ -827,6 +821,10 @@ impl StateMachine for Store {
 
     fn entries(&self) -> u64 {
         self.keys_per_database().sum::<usize>() as u64
+    }
+
+    fn refuses_writes(&self) -> bool {
+        self.refuse_writes
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     CallError, Done, Persistent, PersistentMap, Service, Version, Volatile, VolatileMap,
-    archive::{Archived, Encode, WhimsicalArchive},
+    archive::{Archived, Encode, Put, WhimsicalArchive},
     service,
 };
 use proptest::prelude::*;
@@ -320,8 +320,8 @@ impl Archive for Damaged {
     fn takes(&self, length: u64) -> bool {
         length > 0
     }
-    fn put(&self, _: u64, encode: Encode<'_>, _: bool) -> Option<Arc<dyn Archived>> {
-        Some(Arc::new(Rotten(encode(), self.0.clone())))
+    fn put(&self, _: u64, encode: Encode<'_>, _: bool) -> Put {
+        Put::Away(Arc::new(Rotten(encode(), self.0.clone())))
     }
 }
 

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Values end in the order in which they are put away, so files empty in their order. A file is
-//! deleted as soon as it is open, and ends with the process. While a disk takes nothing, what
-//! waits for it is tried again, and further values stay in memory, where the shard's retention bounds
-//! them.
+//! deleted as soon as it is open, and ends with the process. While a disk takes nothing, or has no more
+//! room than journal and snapshots need, what waits for it is tried again, and further values stay in
+//! memory, where the shard's retention bounds them.
 
 use super::Bytes;
-use quintet_groups::archive::{Archive, Archived, Encode};
+use quintet_groups::archive::{Archive, Archived, Encode, Put};
 use std::{
     fs::File,
     io,
@@ -32,10 +32,14 @@ const LENGTH_MIN: u64 = 1024;
 /// Of each field, the newest.
 const IN_MEMORY: u64 = 16 << 20;
 const FILE_BYTES: u64 = 64 << 20;
-/// Bytes that wait to be written, of all shards in this process.
+/// Bytes that wait to be written, of all shards in this process; one larger value comes beside them.
 const WAITING_MAX: u64 = 32 << 20;
 /// A disk that has taken nothing is tried again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// One that takes nothing for so long takes nothing.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+/// Free bytes of the disk that are left to journal and snapshots.
+const RESERVE: u64 = 1 << 30;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,21 +68,23 @@ struct State {
 }
 
 impl Waiting {
-    /// Counts this many more; false when there is no room, or the disk takes nothing.
-    fn add(&self, length: u64, waits: bool) -> bool {
-        let mut state = locked(&self.state);
-        while !state.fails {
-            if state.bytes == 0 || state.bytes + length <= WAITING_MAX {
-                state.bytes += length;
-                return true;
-            }
-            if !waits {
-                return false;
-            }
-            let woken = self.changed.wait(state);
-            state = woken.unwrap_or_else(PoisonError::into_inner);
+    /// Counts this many more; false when there is no room, for so long at most, or the disk takes
+    /// nothing.
+    fn add(&self, length: u64, waits: Duration) -> bool {
+        let full = |state: &mut State| {
+            let is_large = length > WAITING_MAX && state.bytes <= WAITING_MAX;
+            !state.fails && !is_large && state.bytes + length > WAITING_MAX
+        };
+        let state = locked(&self.state);
+        let woken = self.changed.wait_timeout_while(state, waits, full);
+        let (mut state, waited) = woken.unwrap_or_else(PoisonError::into_inner);
+        // The next ones wait no more, until something is written.
+        state.fails |= waited.timed_out() && !waits.is_zero();
+        let takes = !state.fails && !waited.timed_out();
+        if takes {
+            state.bytes += length;
         }
-        false
+        takes
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -159,20 +165,21 @@ impl Archive for Files {
         length >= LENGTH_MIN
     }
 
-    fn put(&self, length: u64, encode: Encode<'_>, waits: bool) -> Option<Arc<dyn Archived>> {
+    fn put(&self, length: u64, encode: Encode<'_>, waits: bool) -> Put {
         let Writer { waiting, to, .. } = &*self.writer;
+        let waits = if waits { HANGS_AFTER } else { Duration::ZERO };
         if !waiting.add(length, waits) {
-            return None;
+            return Put::NotNow;
         }
         let Ok((file, offset)) = self.place(length) else {
             waiting.change(|state| state.bytes -= length);
-            return None;
+            return Put::NotNow;
         };
         let bytes = encode();
         if bytes.len() as u64 != length {
             // No place for another one.
             waiting.change(|state| state.bytes -= length);
-            return None;
+            return Put::Never;
         }
         let entry = Arc::new(Entry {
             file,
@@ -182,7 +189,7 @@ impl Archive for Files {
         });
         // Without the thread the bytes stay where they are.
         let _ = to.send(entry.clone());
-        Some(entry)
+        Put::Away(entry)
     }
 }
 
@@ -197,11 +204,22 @@ struct Entry {
 
 impl Entry {
     fn write(&self) -> io::Result<()> {
+        leaves_room(&self.file, self.length as u64 + RESERVE)?;
         let bytes = locked(&self.bytes).clone();
         let bytes = bytes.expect("written once");
         self.file.write_all_at(&bytes, self.offset)?;
         *locked(&self.bytes) = None;
         Ok(())
+    }
+}
+
+/// # Errors
+/// When the disk of this file has less room.
+fn leaves_room(file: &File, bytes: u64) -> io::Result<()> {
+    let disk = rustix::fs::fstatvfs(file)?;
+    match disk.f_bavail.saturating_mul(disk.f_frsize) >= bytes {
+        true => Ok(()),
+        false => Err(io::ErrorKind::StorageFull.into()),
     }
 }
 
@@ -220,8 +238,13 @@ impl Archived for Entry {
 mod tests {
     use super::*;
 
+    const NO_WAIT: Duration = Duration::ZERO;
+
     fn put(archive: &dyn Archive, bytes: Vec<u8>) -> Option<Arc<dyn Archived>> {
-        archive.put(bytes.len() as u64, &mut || bytes.clone(), true)
+        match archive.put(bytes.len() as u64, &mut || bytes.clone(), true) {
+            Put::Away(archived) => Some(archived),
+            Put::NotNow | Put::Never => None,
+        }
     }
 
     #[test]
@@ -251,12 +274,45 @@ mod tests {
     #[test]
     fn full_queue_takes_no_more_and_says_so() {
         let waiting = Waiting::default();
-        assert!(waiting.add(WAITING_MAX + 1, false), "one larger than all");
-        assert!(!waiting.add(1, false));
+        assert!(waiting.add(WAITING_MAX, NO_WAIT));
+        assert!(!waiting.add(1, NO_WAIT));
+        assert!(waiting.add(WAITING_MAX + 1, NO_WAIT), "a larger one beside");
+        assert!(!waiting.add(WAITING_MAX + 1, NO_WAIT), "and no two");
         waiting.change(|state| state.bytes = 0);
-        assert!(waiting.add(1, false));
+        assert!(waiting.add(1, NO_WAIT));
         waiting.change(|state| state.fails = true);
-        assert!(!waiting.add(1, true), "no value waits for a broken disk");
+        assert!(
+            !waiting.add(1, HANGS_AFTER),
+            "no value waits for a broken disk"
+        );
+    }
+
+    #[test]
+    fn disk_that_hangs_is_waited_for_once() {
+        let waiting = Waiting::default();
+        assert!(waiting.add(WAITING_MAX, NO_WAIT));
+        assert!(!waiting.add(1, Duration::from_millis(1)));
+        assert!(locked(&waiting.state).fails);
+        assert!(!waiting.add(1, Duration::MAX), "not again");
+        waiting.change(|state| (state.bytes, state.fails) = (0, false));
+        assert!(waiting.add(1, NO_WAIT));
+    }
+
+    #[test]
+    fn disk_keeps_room_for_journal_and_snapshots() {
+        let file = tempfile::tempfile().expect("a file");
+        assert!(leaves_room(&file, 1).is_ok());
+        let error = leaves_room(&file, u64::MAX).expect_err("more than any disk has");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn value_of_another_length_is_not_asked_for_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let writer = Writer::start(directory.path().to_owned()).expect("a thread");
+        let put = writer.archive().put(2000, &mut || vec![0; 1999], false);
+        assert!(matches!(put, Put::Never));
+        assert_eq!(locked(&writer.waiting.state).bytes, 0);
     }
 
     #[test]
@@ -268,7 +324,7 @@ mod tests {
         let (told, waiting) = (channel(), Arc::new(Waiting::default()));
         let ((to, from), theirs) = (told, waiting.clone());
         let entry = |file: File| {
-            assert!(waiting.add(7, true));
+            assert!(waiting.add(7, HANGS_AFTER));
             let entry = Arc::new(Entry {
                 file: Arc::new(file),
                 offset: 0,
@@ -287,7 +343,10 @@ mod tests {
         let writer = thread::spawn(move || write_all(&from, &theirs, Duration::ZERO));
         let refused = entry(File::open(&path).expect("to be read only"));
         until(|state| state.fails);
-        assert!(!waiting.add(1, true), "others stay in memory meanwhile");
+        assert!(
+            !waiting.add(1, HANGS_AFTER),
+            "others stay in memory meanwhile"
+        );
         assert_eq!(refused.read().expect("in memory"), "a value");
         drop(refused);
         until(|state| !state.fails && state.bytes == 0);
@@ -306,7 +365,7 @@ mod tests {
         let writer = Writer::start(directory.path().join("none")).expect("a thread");
         let archive = writer.archive();
         let none = archive.put(2000, &mut || unreachable!("not encoded for nothing"), false);
-        assert!(none.is_none());
+        assert!(matches!(none, Put::NotNow));
         assert_eq!(locked(&writer.waiting.state).bytes, 0);
         std::fs::create_dir(directory.path().join("none")).expect("made");
         assert!(put(&*archive, vec![0; 2000]).is_some());

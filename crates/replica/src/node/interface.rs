@@ -299,6 +299,8 @@ pub struct NodeStatus {
     pub entries: u64,
     /// Memory of the state machine in bytes, estimated.
     pub memory: u64,
+    /// The state machine refuses commands that need memory.
+    pub refuses_writes: bool,
     /// Open sessions.
     pub sessions: usize,
     /// Requests executed since the process began.

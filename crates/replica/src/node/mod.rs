@@ -1033,6 +1033,7 @@ impl Node {
             time: self.executor.time().0,
             entries: self.executor.machine().entries(),
             memory: self.executor.memory(),
+            refuses_writes: self.executor.machine().refuses_writes(),
             sessions: self.executor.sessions(),
             commands: self.executor.commands(),
             snapshot: world.snapshot_newest(),

@@ -95,11 +95,9 @@ impl EventLoop {
         let leads = preferred == me;
         let (reachable, silent) = self.shell.reachable(now);
         let load = |of: &GroupReport| ShardLoad {
-            // Without a leader the first of the members does what one of them has to.
-            leads: !["none", "halted"].contains(&of.role.as_str())
-                && of.leader.or_else(|| of.members.iter().min().copied()) == Some(me.0),
-            entries: of.entries,
+            leads: of.leads,
             memory: of.memory,
+            refuses: of.refuses_writes,
         };
         let shards = report.groups.iter().map(load).collect();
         let view = NodeView {
@@ -220,7 +218,7 @@ impl EventLoop {
             details: details
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),
-            groups: self.group_reports(shards),
+            groups: self.group_reports(shards, now),
             branches: self.branches(now),
             peers: self.shell.peer_reports(self.others(), now),
         }

@@ -1007,7 +1007,7 @@ impl EventLoop {
     }
 
     /// The shards, as this process sees them.
-    pub(super) fn group_reports(&self, statuses: ShardStatuses) -> Vec<GroupReport> {
+    pub(super) fn group_reports(&self, statuses: ShardStatuses, now: Time) -> Vec<GroupReport> {
         let report = |(shard, status): (&Shard, Option<NodeStatus>)| {
             let about = &shard.about;
             let base = GroupReport {
@@ -1035,8 +1035,16 @@ impl EventLoop {
             let protocol = &node.protocol;
             let role = self.role_of(shard);
             let members = role.map_or(about.members, |role| role.members);
-            let is_part = members.contains(member.node.id());
+            let me = member.node.id();
+            let is_part = members.contains(me);
+            let voting = protocol.voting && is_part && member.halted.is_none();
+            let quorate = match member.is_shared {
+                true => self.node.quorate_peers(now),
+                false => member.node.quorate_peers(now),
+            };
+            let voters = ReplicaSet(members.0 & quorate.0);
             GroupReport {
+                leads: voting && does_for_all(me, protocol.leader, voters),
                 role: match member.halted {
                     Some(_) => "halted".to_owned(),
                     None if !is_part => "none".to_owned(),
@@ -1053,12 +1061,13 @@ impl EventLoop {
                 members: members.iter().map(|id| id.0).collect(),
                 halted: member.halted.clone(),
                 leader: protocol.leader.map(|leader| leader.0),
-                voting: protocol.voting && is_part && member.halted.is_none(),
+                voting,
                 committed: protocol.committed.0,
                 executed: node.executed.slot.0,
                 position: node.executed.position.0,
                 entries: node.entries,
                 memory: node.memory,
+                refuses_writes: node.refuses_writes,
                 open: node.open,
                 fetching: node.fetching,
                 snapshot: node.snapshot.map(|info| SnapshotReport {
@@ -1071,6 +1080,12 @@ impl EventLoop {
         };
         self.shards.all.iter().zip(statuses.0).map(report).collect()
     }
+}
+
+/// Whether a member that votes does what one member has to: the leader, or without one the first of
+/// those that vote. `others` are those that this one has heard of late.
+fn does_for_all(me: ReplicaId, leader: Option<ReplicaId>, others: ReplicaSet) -> bool {
+    leader.or_else(|| others.with(me).iter().next()) == Some(me)
 }
 
 /// A report of a shard's snapshot thread.
@@ -1087,5 +1102,21 @@ pub(super) fn earlier(one: Wake, other: Wake) -> Wake {
         (Wake::At(one), Wake::At(other)) => Wake::At(one.min(other)),
         (Wake::Sleep, other) => other,
         (one, Wake::Sleep) => one,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_member_heard_does_for_all_without_a_leader() {
+        let heard = |ids: &[u16]| ids.iter().copied().map(ReplicaId).collect();
+        let one = ReplicaId(1);
+        assert!(!does_for_all(one, None, heard(&[0, 2])));
+        // Member 0 is dead, halted, or fetches.
+        assert!(does_for_all(one, None, heard(&[2])));
+        assert!(!does_for_all(one, Some(ReplicaId(2)), heard(&[2])));
+        assert!(does_for_all(one, Some(one), heard(&[0, 2])));
     }
 }

@@ -42,7 +42,7 @@ pub(super) enum Entry {
     Close(SessionId),
     Register,
     Renew,
-    MemoryLimit(bool),
+    MemoryLimit,
 }
 
 /// A batch in progress.

@@ -150,12 +150,12 @@ impl Default for GatewayConfig {
 /// A shard of a layout, as the memory limit needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardLoad {
-    /// As [`NodeView::leads`].
+    /// As [`NodeView::leads`], but of the shard's members.
     pub leads: bool,
-    /// Keys in its store.
-    pub entries: u64,
     /// Memory of its store.
     pub memory: u64,
+    /// Its store refuses what needs memory.
+    pub refuses: bool,
 }
 
 /// The gateway's view of its node: for INFO, for error texts and for the memory limit. The event

@@ -594,8 +594,8 @@ impl Gateway {
         let limit = &self.groups[group].memory_limit;
         let ShardLoad {
             leads,
-            entries,
             memory,
+            refuses,
         } = self.load(group);
         let max = match &self.config.shards {
             Some(shards) => shards.memory_max(self.config.memory_max),
@@ -604,16 +604,14 @@ impl Gateway {
         if !leads || limit.in_progress || now < limit.not_before || self.shutting_down {
             return None;
         }
-        // A new leader tells once even that nothing is to be refused: what the last one has told
-        // may be out of date, or from before the setting was removed.
+        // The store itself says what was told last: by whichever leader, or before a restart.
         let refuse = match max {
-            _ if entries == 0 => return None,
             0 => false,
             max if memory > max => true,
             max if memory <= max - max / 20 => false,
             _ => return None,
         };
-        (limit.told != Some(refuse)).then_some(refuse)
+        (refuses != refuse).then_some(refuse)
     }
 
     /// A group, as this replica has it.
@@ -624,8 +622,8 @@ impl Gateway {
         let node = &self.view.node;
         ShardLoad {
             leads: self.view.leads,
-            entries: node.entries,
             memory: node.memory,
+            refuses: node.refuses_writes,
         }
     }
 
@@ -876,19 +874,12 @@ impl Gateway {
 
     /// The node's state has changed.
     pub fn set_view(&mut self, view: NodeView) {
-        let groups = 0..self.groups.len();
-        let led: Vec<bool> = groups.map(|group| self.load(group).leads).collect();
         if view.members > 0 {
             self.config.members = view.members;
         }
         self.read_only = view.disk_state == "full";
         self.refuses = view.disk_state == "hung";
         self.view = view;
-        for (group, led) in led.into_iter().enumerate() {
-            if !led && self.load(group).leads {
-                self.groups[group].memory_limit.told = None;
-            }
-        }
         self.active.visit_all();
     }
 

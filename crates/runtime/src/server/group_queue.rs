@@ -44,10 +44,9 @@ impl BatchKind {
     }
 }
 
-/// The store's limit of memory, as it was told.
+/// The orders that tell the store of its limit of memory.
 #[derive(Debug, Default)]
 pub(super) struct MemoryLimit {
-    pub told: Option<bool>,
     pub in_progress: bool,
     pub not_before: Time,
     pub sequence: u64,
@@ -231,7 +230,7 @@ impl GroupQueue {
             self.memory_limit.in_progress = true;
             self.memory_limit.sequence += 1;
             let id = self.own_command(self.memory_limit.sequence);
-            let (entry, kind) = (Entry::MemoryLimit(refuse), RequestKind::Command);
+            let (entry, kind) = (Entry::MemoryLimit, RequestKind::Command);
             self.ordered.push(entry, id, kind, builder.as_bytes(), now);
         }
         let goes_anyway = !self.ordered.entries.is_empty();
@@ -287,6 +286,11 @@ impl GroupQueue {
     /// The server's own requests failed: not again at once.
     pub fn postpone_own(&mut self, now: Time) {
         self.owner.renew_after = now + RETRY_AFTER;
+        self.memory_limit.not_before = now + RETRY_AFTER;
+    }
+
+    /// The store was told of its limit: the next view that comes may be from before.
+    pub fn memory_limit_told(&mut self, now: Time) {
         self.memory_limit.not_before = now + RETRY_AFTER;
     }
 }

@@ -46,6 +46,11 @@ pub struct GroupReport {
     pub entries: u64,
     /// Memory of the store in bytes, estimated.
     pub memory: u64,
+    /// Whether the store refuses what needs memory.
+    pub refuses_writes: bool,
+    /// Whether this replica does what one member of the shard has to.
+    #[serde(skip)]
+    pub leads: bool,
     /// Batches in flight here.
     pub open: usize,
     /// Whether a member's state is being fetched.

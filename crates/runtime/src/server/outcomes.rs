@@ -126,11 +126,11 @@ impl Gateway {
                     self.counters.sessions_lost += queue.owner.open as u64;
                     queue.replace_owner();
                 }
-                Entry::MemoryLimit(refuse) => {
+                Entry::MemoryLimit => {
                     let queue = &mut self.groups[group];
                     queue.memory_limit.in_progress = false;
                     if status == RequestStatus::Done {
-                        queue.memory_limit.told = Some(refuse);
+                        queue.memory_limit_told(self.now);
                         self.confirm(in_flight);
                     } else {
                         queue.replace_owner();
@@ -419,7 +419,7 @@ impl Gateway {
                     self.fail_all_parked(group, text);
                 }
                 Entry::Renew => self.groups[group].postpone_own(self.now),
-                Entry::MemoryLimit(_) => {
+                Entry::MemoryLimit => {
                     let queue = &mut self.groups[group];
                     queue.memory_limit.in_progress = false;
                     match failure {

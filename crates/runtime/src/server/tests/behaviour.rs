@@ -1,8 +1,8 @@
 //! How connections, sessions and batches go together.
 
 use super::rig::Rig;
-use crate::server::{GatewayConfig, NodeView};
-use quintet_replica::{Level, ReplicaId, RequestKind, Time};
+use crate::server::{Gateway, GatewayConfig, NodeView};
+use quintet_replica::{FrontendId, Level, ReplicaId, RequestKind, Time};
 use std::time::Duration;
 
 #[test]
@@ -332,25 +332,41 @@ fn info_has_its_sections() {
     assert!(some.contains("connected_clients:1") && !some.contains("# Server"));
 }
 
-#[test]
-fn memory_limit_is_switched_by_the_leader_alone() {
-    let mut rig = Rig::with(GatewayConfig {
-        memory_max: 1000,
-        ..Default::default()
-    });
-    let id = rig.connect();
-    rig.say(id, "SET a 1");
+/// The view that a node of the rig's store gives.
+fn view_of(rig: &Rig, leads: bool, memory: u64) -> NodeView {
     let mut view = NodeView {
-        leads: false,
+        leads,
         ..NodeView::default()
     };
-    view.node.memory = 2000;
-    view.node.entries = 1;
-    rig.gateway.set_view(view.clone());
+    view.node.memory = memory;
+    view.node.refuses_writes = rig.executor.machine().refuses_writes();
+    view
+}
+
+/// A view comes, long after the last one.
+fn look(rig: &mut Rig, leads: bool, memory: u64) {
+    rig.pass(Duration::from_secs(1));
+    let view = view_of(rig, leads, memory);
+    rig.gateway.set_view(view);
     rig.run();
+}
+
+fn limited(memory_max: u64) -> Rig {
+    Rig::with(GatewayConfig {
+        memory_max,
+        ..Default::default()
+    })
+}
+
+#[test]
+fn memory_limit_is_switched_by_the_leader_alone() {
+    let mut rig = limited(1000);
+    let id = rig.connect();
+    rig.say(id, "SET a 1");
+    look(&mut rig, false, 2000);
     assert_eq!(rig.say(id, "SET a 2"), "+OK\\r\\n");
-    view.leads = true;
-    rig.gateway.set_view(view.clone());
+    let view = view_of(&rig, true, 2000);
+    rig.gateway.set_view(view);
     assert_eq!(rig.gateway.next_deadline(), Time(0));
     rig.run();
     assert!(
@@ -358,17 +374,68 @@ fn memory_limit_is_switched_by_the_leader_alone() {
             .starts_with("-OOM command not allowed")
     );
     assert_eq!(rig.say(id, "DEL a"), ":1\\r\\n");
-    view.node.memory = 990;
-    rig.gateway.set_view(view.clone());
-    rig.run();
+    look(&mut rig, true, 990);
     assert!(
         rig.say(id, "SET a 3").starts_with("-OOM"),
         "not at the first byte below"
     );
-    view.node.memory = 900;
+    look(&mut rig, true, 900);
+    assert_eq!(rig.say(id, "SET a 3"), "+OK\\r\\n");
+}
+
+#[test]
+fn store_without_keys_is_told_to_take_writes_again() {
+    let mut rig = limited(1000);
+    let id = rig.connect();
+    rig.say(id, "SET a 1");
+    look(&mut rig, true, 2000);
+    assert!(rig.say(id, "SET a 2").starts_with("-OOM"));
+    assert_eq!(rig.say(id, "FLUSHALL"), "+OK\\r\\n");
+    look(&mut rig, true, 0);
+    assert_eq!(rig.say(id, "SET a 3"), "+OK\\r\\n");
+}
+
+#[test]
+fn refusal_in_a_snapshot_ends_at_a_leader_without_limit() {
+    for memory_max in [0, 1000] {
+        let mut rig = limited(1000);
+        let id = rig.connect();
+        rig.say(id, "SET a 1");
+        look(&mut rig, true, 2000);
+        rig.say(id, "DEL a");
+        // Another server, whose store has it from a snapshot.
+        let config = GatewayConfig {
+            memory_max,
+            ..Default::default()
+        };
+        rig.gateway = Gateway::new(config, FrontendId(7), 2);
+        let id = rig.connect();
+        assert!(rig.say(id, "SET a 2").starts_with("-OOM"));
+        look(&mut rig, true, 0);
+        assert_eq!(rig.say(id, "SET a 3"), "+OK\\r\\n");
+    }
+}
+
+#[test]
+fn store_that_needs_no_telling_of_its_memory_is_told_nothing() {
+    for memory_max in [0, 1000] {
+        let mut rig = limited(memory_max);
+        look(&mut rig, true, 900);
+        assert_eq!(rig.submitted.len(), 0);
+    }
+}
+
+#[test]
+fn limit_is_not_told_twice_while_the_view_is_old() {
+    let mut rig = limited(1000);
+    look(&mut rig, true, 2000);
+    let told = rig.submitted.len();
+    let mut view = view_of(&rig, true, 2000);
+    view.node.refuses_writes = false;
     rig.gateway.set_view(view);
     rig.run();
-    assert_eq!(rig.say(id, "SET a 3"), "+OK\\r\\n");
+    look(&mut rig, true, 2000);
+    assert_eq!(rig.submitted.len(), told);
 }
 
 #[test]

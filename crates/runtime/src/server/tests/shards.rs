@@ -9,6 +9,7 @@ use quintet_replica::{
     BatchView, Durability, Level, Outcome, ReplicaId, RequestKind, Submission, group_of,
 };
 use quintet_store::{ArgsBuffer, Commands};
+use std::time::Duration;
 
 /// Two shards of a store, and a cache of one, with a client.
 fn divided() -> (Rig, ConnectionId) {
@@ -72,8 +73,8 @@ fn shard_above_its_part_of_the_memory_refuses_alone() {
     }
     let load = |memory, leads| ShardLoad {
         leads,
-        entries: 1,
         memory,
+        refuses: false,
     };
     let mut view = NodeView {
         leads: true,
@@ -97,6 +98,10 @@ fn shard_above_its_part_of_the_memory_refuses_alone() {
     rig.run();
     assert!(rig.say(id, &format!("SET {second} 2")).starts_with("-OOM"));
     view.shards[0].memory = 900;
+    for shard in &mut view.shards[..2] {
+        shard.refuses = true;
+    }
+    rig.pass(Duration::from_secs(1));
     rig.gateway.set_view(view);
     rig.run();
     assert_eq!(rig.say(id, &format!("SET {first} 2")), "+OK\\r\\n");
