@@ -14,8 +14,9 @@ use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Bytes, ClockReading, ClusterId, CommandId, Control, Deadline,
     Driver, Durability, Effect, Epoch, EpochNumber, Event, EventError, Executed, FrontendId,
     GroupId, Incarnation, Level, Link, Outcome, Peer, PersistId, Protocol, Recipients,
-    RecoveredBytes, Replica, ReplicaId, RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status,
-    Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World, Write,
+    RecoveredBytes, Replica, ReplicaId, ReplicaSet, RequestKind, SessionId, Setup, Slot,
+    SnapshotInfo, Status, Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World,
+    Write,
     parts::{CONTRADICTION, Receipt, Request, RequestMessage, Taken},
 };
 
@@ -81,6 +82,8 @@ pub struct Member<P: Protocol> {
     pub route: Vec<u16>,
     /// The members that may take part next, by its latest report.
     pub route_ahead: Vec<u16>,
+    /// Its view, by its latest report.
+    pub view: Option<(u64, ReplicaSet)>,
 }
 
 pub struct Packet<P> {
@@ -129,6 +132,8 @@ pub struct Group<P: Protocol> {
     pub marks: BTreeMap<&'static str, u32>,
     /// The value decided in each slot, by the replica that executed it first.
     pub decided: BTreeMap<Slot, Bytes>,
+    /// The members in each view that was told.
+    views: BTreeMap<u64, ReplicaSet>,
     pub done: BTreeMap<(u16, BatchId), Outcome>,
     batch_next: u64,
     pub durability: Durability,
@@ -164,6 +169,7 @@ impl<P: Protocol> Group<P> {
             halted: None,
             route: Vec::new(),
             route_ahead: Vec::new(),
+            view: None,
         };
         Self {
             clock: Clock {
@@ -177,6 +183,7 @@ impl<P: Protocol> Group<P> {
             late: Vec::new(),
             marks: BTreeMap::new(),
             decided: BTreeMap::new(),
+            views: BTreeMap::new(),
             done: BTreeMap::new(),
             batch_next: 1,
             durability,
@@ -240,6 +247,7 @@ impl<P: Protocol> Group<P> {
         member.timers.clear();
         member.queries.clear();
         member.asked_state = None;
+        member.view = None;
         member.driver = Some(Driver::new(setup, frontend));
         self.event(id, Event::Start(recovered));
     }
@@ -429,6 +437,13 @@ impl<P: Protocol> Group<P> {
                     } else {
                         self.members[me].route_ahead = members;
                     }
+                }
+                Effect::View { number, members } => {
+                    let known = *self.views.entry(number).or_insert(members);
+                    assert_eq!(known, members, "{id}: view {number} is one");
+                    let before = self.members[me].view.replace((number, members));
+                    let is_later = before.is_none_or(|(before, _)| before <= number);
+                    assert!(is_later, "{id}: view {number} after {before:?}");
                 }
                 Effect::Mark(branch) => *self.marks.entry(branch).or_default() += 1,
                 Effect::Halt(reason) => {
@@ -764,6 +779,15 @@ impl<P: Protocol> Group<P> {
             .into_iter()
             .filter(|id| self.status(*id).role == "leader")
             .collect()
+    }
+
+    /// The members, as these replicas know them alike.
+    pub fn view(&self, ids: &[u16]) -> ReplicaSet {
+        let views = ids.iter().map(|id| self.members[usize::from(*id)].view);
+        let mut views: Vec<_> = views.map(|view| view.expect("told")).collect();
+        views.dedup();
+        assert_eq!(views.len(), 1, "{views:?}");
+        views[0].1
     }
 
     pub fn answered(&self, id: u16, batch: BatchId) -> bool {

@@ -95,17 +95,31 @@ fn every_protocol_tells_a_shard_of_its_members_at_the_beginning() {
 
 #[test]
 fn shard_is_told_when_a_member_dies_and_returns() {
+    for protocol in quintet::protocols() {
+        let entry = quintet_protocols::find(protocol).expect("registered");
+        if entry.changes_members {
+            member_dies_and_returns(protocol);
+        }
+    }
+}
+
+fn member_dies_and_returns(protocol: &str) {
     let directory = tempfile::tempdir().expect("a directory");
     let group = Group::local(3).directory(directory.path());
-    let group = group.one::<Crew>("crew").start().expect("it starts");
+    let group = group.protocol(protocol).one::<Crew>("crew");
+    let group = group.start().expect("it starts");
     group.wait_ready(LONG).expect("it answers");
     let crew = group.shard::<Crew>("crew", 0).expect("there is one");
     wait_for(&crew, &[0, 1, 2], "at the beginning");
     group.stop_member(0);
-    wait_for(&crew, &[1, 2], "when one has died");
+    wait_for(&crew, &[1, 2], &format!("{protocol}: when one has died"));
     let before = compare(&crew, &[1, 2]);
     group.restart_member(0).expect("it starts");
-    wait_for(&crew, &[0, 1, 2], "when it has returned");
+    wait_for(
+        &crew,
+        &[0, 1, 2],
+        &format!("{protocol}: when it has returned"),
+    );
     let views = compare(&crew, &[0, 1, 2]);
     assert_eq!(views[..before.len()], before[..]);
     let (_, at) = &before.last().expect("told").1;

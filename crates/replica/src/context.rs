@@ -555,6 +555,13 @@ impl<P: Protocol> Context<'_, P> {
         });
     }
 
+    /// Tells the group's users its members from this view on, at the start as well: a protocol of
+    /// [`CHANGES_MEMBERS`](crate::Protocol::CHANGES_MEMBERS) does. A view is told once it can no more
+    /// be lost. Its number says everywhere the same view, and later ones have higher numbers.
+    pub fn view_is(&mut self, number: u64, members: ReplicaSet) {
+        self.emit(Effect::View { number, members });
+    }
+
     /// Tells the parts in all groups but the first, for hosts and status. Frontends of groups send
     /// to these senders from here on, and reads to their own replica where it is a member.
     pub fn roles_are(&mut self, view: u64, roles: Vec<Role>) {

@@ -13,10 +13,9 @@
 
 use crate::{
     BatchId, BatchView, Bytes, Context, DecodeError, Durability, Effect, Event, Frontend,
-    FrontendContext, FrontendId, FrontendSetup, GroupId, Incarnation, Layout, Level, Link, Options,
-    Outcome, Peer, PersistId, Protocol, Reader, Recovered, RecoveredBytes, ReplicaId, ReplicaSet,
-    Reply, RequestStatus, ResultsBuilder, Setup, Slot, Status, Submission, Time, TimerOwner, Wake,
-    Wire, World,
+    FrontendContext, FrontendId, FrontendSetup, GroupId, Layout, Level, Link, Options, Outcome,
+    Peer, PersistId, Protocol, Reader, Recovered, RecoveredBytes, ReplicaId, Reply, RequestStatus,
+    ResultsBuilder, Setup, Slot, Status, Submission, Time, TimerOwner, Wake, Wire, World,
     context::{GroupState, Local, Shared, Surroundings},
     holds_seal,
     wire::{NUMBER_END, next_range},
@@ -706,6 +705,8 @@ pub struct Entry {
     pub speculates: bool,
     /// Whether it relies on links that lose, double and reorder nothing while they are up.
     pub needs_streams: bool,
+    /// [`Protocol::CHANGES_MEMBERS`].
+    pub changes_members: bool,
     /// The rare branches that a long campaign must have taken.
     pub branches: &'static [&'static str],
     /// A viable core acknowledges a new command so soon after the last fault.
@@ -716,24 +717,6 @@ pub struct Entry {
     pub bugs: &'static [crate::BugSpec],
     /// The name of a timer of the replica's half; none when it has no such timer.
     pub timer_name: fn(u32) -> Option<String>,
-}
-
-impl Entry {
-    /// The number of a group's view, and who is a member in it: those that take part as last told
-    /// ([`Context::route_is`](crate::Context::route_is)), where the protocol tells its views by their
-    /// numbers, as all do that can follow a layout; else all members, permanently.
-    #[must_use]
-    pub fn view_of(
-        &self,
-        (slot, route): (Slot, &[(ReplicaId, Incarnation)]),
-        all: ReplicaSet,
-    ) -> Option<(u64, ReplicaSet)> {
-        if self.options.iter().all(|option| option.name != "layout") {
-            return Some((0, all));
-        }
-        let members: ReplicaSet = route.iter().map(|(id, _)| *id).collect();
-        (!members.is_empty()).then_some((slot.0, members))
-    }
 }
 
 impl core::fmt::Debug for Entry {
@@ -877,6 +860,7 @@ impl Entry {
             viable_in: P::viable_in,
             speculates: P::SPECULATES,
             needs_streams: P::NEEDS_STREAMS,
+            changes_members: P::CHANGES_MEMBERS,
             branches: P::BRANCHES,
             resumes_within: P::RESUMES_WITHIN,
             describe: |message| match P::Message::decode_all(message) {

@@ -241,6 +241,14 @@ pub enum Effect {
         /// Decided; otherwise it may be decided yet.
         agreed: bool,
     },
+    /// The members of the group from this view on, for its users. Only of protocols that change
+    /// their members.
+    View {
+        /// Its number: a later view has a higher one, and it is the same view at all replicas.
+        number: u64,
+        /// The members.
+        members: ReplicaSet,
+    },
     /// The parts in all groups from this view of the protocol on. Only of protocols that serve
     /// several groups, from the first of them.
     Roles {

@@ -283,6 +283,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether it relies on links that lose, double and reorder nothing while they are up. Those
     /// that do not may run over datagrams.
     const NEEDS_STREAMS: bool = false;
+    /// Whether members leave and return inside an epoch; then it tells its views, see
+    /// [`Context::view_is`](crate::Context::view_is). Else all voters are members permanently.
+    const CHANGES_MEMBERS: bool = false;
     /// Its injected bugs; empty in a build without the feature `bugs`.
     const BUGS: &'static [BugSpec] = &[];
 

@@ -449,6 +449,7 @@ impl ChainPaxos {
                 op => {
                     let leads = matches!(self.role, Role::Leader(_));
                     self.chain.execute(slot, &op, &self.me, leads, ctx.now());
+                    self.tell_view(ctx);
                 }
             }
             self.log.executing(slot, time);

@@ -156,6 +156,7 @@ impl Protocol for ChainPaxos {
         stable: true,
         replicas_min: 1,
     };
+    const CHANGES_MEMBERS: bool = true;
 
     fn new(setup: Setup<Config>) -> Self {
         let me = Member::new(&setup);
@@ -207,6 +208,7 @@ impl Protocol for ChainPaxos {
                 return self.me.halt_lost(ctx);
             }
         }
+        self.tell_view(ctx);
         self.rework(ctx);
         // A vote of an earlier incarnation of this replica no longer counts here.
         let vote = Vote {
@@ -313,6 +315,7 @@ impl Protocol for ChainPaxos {
             self.step_down(ctx);
         }
         self.restart_at(slot, summary);
+        self.tell_view(ctx);
         self.extend_held();
         self.look_for_this_incarnation(ctx);
         self.maybe_recovered(ctx);

@@ -36,6 +36,13 @@ impl ChainPaxos {
         }
     }
 
+    /// Tells the members of the chain as executed, by the entry that made it: it cannot be lost, and
+    /// is the same at all replicas.
+    pub(super) fn tell_view(&self, ctx: &mut Context<'_, Self>) {
+        let chain = self.chain.executed();
+        ctx.view_is(chain.slot.0, chain.set());
+    }
+
     fn successor(&self) -> Option<Next> {
         self.chain.successor(self.me.id(), self.leader.leader()?)
     }

@@ -143,6 +143,7 @@ impl Protocol for Chora {
         stable: true,
         replicas_min: 1,
     };
+    const CHANGES_MEMBERS: bool = true;
 
     fn new(setup: Setup<Config>) -> Self {
         let me = Member::new(&setup);

@@ -427,6 +427,7 @@ impl Chora {
             .map(|id| (id, self.peers[id.index()].incarnation()))
             .collect();
         ctx.route_is(self.log.executed(), &members);
+        ctx.view_is(init.view, init.live);
         if !self.view.is_mute() && !self.catch_up.is_recovering() && self.view.is_durable() {
             self.proposer.begin(&init, self.me.id());
         }

@@ -205,6 +205,7 @@ impl Protocol for Derecho {
     };
 
     const NEEDS_STREAMS: bool = true;
+    const CHANGES_MEMBERS: bool = true;
 
     const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[

@@ -440,6 +440,7 @@ impl Derecho {
             // Views may follow each other without a command between: their number is what orders
             // them.
             ctx.route_is(Slot(view.number), &view.route());
+            ctx.view_is(view.number, view.set());
         }
     }
 

@@ -69,6 +69,7 @@ mod digests;
 mod disk;
 mod feed;
 mod fetch;
+mod fingerprint;
 mod frames;
 mod interface;
 mod learning;
@@ -287,8 +288,11 @@ pub struct Node {
     /// nothing more, and says nothing.
     halted: bool,
     injected: Injected,
-    /// The parts in other groups, as a protocol that serves several last told them.
-    roles: Vec<crate::Role>,
+    /// The number of the protocol's view and the members in it.
+    view: Option<(u64, ReplicaSet)>,
+    /// The number of its view and the parts in other groups, as a protocol that serves several last
+    /// told them.
+    roles: (u64, Vec<crate::Role>),
 }
 
 impl Node {
@@ -436,7 +440,8 @@ impl Node {
             started: false,
             halted: false,
             injected,
-            roles: Vec::new(),
+            view: first_view(protocol, voters).filter(|_| rank.is_some()),
+            roles: <_>::default(),
         })
     }
 
@@ -970,7 +975,8 @@ impl Node {
                 members,
                 agreed,
             }),
-            Effect::Roles { roles, .. } => self.roles = roles,
+            Effect::View { number, members } => self.view = Some((number, members)),
+            Effect::Roles { view, roles } => self.roles = (view, roles),
             Effect::Recovered => out.push(Output::Recovered),
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),
             Effect::Mark(branch) => out.push(Output::Mark(branch)),
@@ -1128,51 +1134,6 @@ impl Node {
         self.replica.digest()
     }
 
-    /// Feeds all that the node's future depends on into `hasher`, but for snapshots and state
-    /// transfer in progress; false when the protocol does not show its part.
-    pub fn fingerprint(&mut self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        use core::hash::Hash;
-        self.executor.digest().hash(&mut hasher);
-        self.executor.hash_waiting(hasher);
-        (&self.held, &self.homes, self.executed_told).hash(&mut hasher);
-        (self.persisted, self.written, self.batch_next, self.tick_at).hash(&mut hasher);
-        (self.tick_open, self.tick_last).hash(&mut hasher);
-        (self.epoch, self.members, self.voters, self.executor.base()).hash(&mut hasher);
-        (self.fetched_at, self.donor_last, self.owes_state).hash(&mut hasher);
-        (self.checkpoint_asked, self.snapshot_last).hash(&mut hasher);
-        for (file, length) in &self.given {
-            (file.id, file.origin, length).hash(&mut hasher);
-        }
-        let whole = self.fetch.is_none()
-            && self.fingerprint_snapshot(hasher)
-            && self.succession.fingerprint(hasher)
-            && self.ring.is_none()
-            && self.installing.is_none()
-            && self.deferred.is_empty()
-            && self.executor.digesting().is_none()
-            && self.events.is_empty();
-        whole && self.replica.fingerprint(hasher)
-    }
-
-    /// The snapshot that is being saved; false while its chunks are still made.
-    fn fingerprint_snapshot(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        use core::hash::Hash;
-        let Some(unfinished) = &self.unfinished else {
-            return true;
-        };
-        let Under::Own {
-            whole,
-            finished,
-            after,
-        } = unfinished.kind
-        else {
-            return false;
-        };
-        (unfinished.id, unfinished.appended, unfinished.written).hash(&mut hasher);
-        (whole, after).hash(&mut hasher);
-        finished && unfinished.bridge.is_none()
-    }
-
     /// Checks the protocol's invariants and the order of the pointers.
     ///
     /// # Panics
@@ -1189,6 +1150,11 @@ impl Node {
             "committed is at most accepted"
         );
     }
+}
+
+/// The view of a protocol that tells none.
+fn first_view(protocol: &Entry, voters: Voters) -> Option<(u64, ReplicaSet)> {
+    (!protocol.changes_members).then(|| (0, voters.set()))
 }
 
 const fn node_timer(timer: u32) -> TimerKey {

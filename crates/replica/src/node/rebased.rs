@@ -93,6 +93,7 @@ pub(crate) fn name_members(voters: Voters, effect: &mut Effect) {
                 *member = voters.number(*member);
             }
         }
+        Effect::View { members, .. } => *members = voters.numbers(*members),
         Effect::Roles { roles, .. } => {
             for role in roles {
                 role.members = voters.numbers(role.members);
@@ -260,6 +261,7 @@ impl Rebased {
                 | Effect::Send { .. }
                 | Effect::Request { .. }
                 | Effect::Put { .. }
+                | Effect::View { .. }
                 | Effect::Roles { .. }
                 | Effect::Recovered
                 | Effect::Done { .. }

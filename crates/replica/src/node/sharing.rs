@@ -64,16 +64,24 @@ impl Node {
     /// told them.
     #[must_use]
     pub fn roles(&self) -> &[crate::Role] {
-        &self.roles
+        &self.roles.1
     }
 
     /// The number of the view of a group that follows this node's protocol, and the members in it; none
     /// where the group does not order.
     #[must_use]
     pub fn view_in(&self, group: GroupId) -> Option<(u64, ReplicaSet)> {
-        let role = self.roles.iter().find(|role| role.group == group)?;
+        let (number, roles) = &self.roles;
+        let role = roles.iter().find(|role| role.group == group)?;
         let active = role.state == crate::RoleState::Active;
-        active.then(|| (self.protocol_status().view, role.members))
+        active.then_some((*number, role.members))
+    }
+
+    /// The number of the view in this epoch, and the members in it: those that the protocol has told
+    /// last, or all voters in view 0 where it never changes them. None before its protocol has begun.
+    #[must_use]
+    pub const fn view(&self) -> Option<(u64, ReplicaSet)> {
+        self.view
     }
 
     /// The voters of the node's epoch.

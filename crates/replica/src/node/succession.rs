@@ -805,6 +805,7 @@ impl Node {
         self.installing = None;
         self.deferred = Deferred::default();
         self.effects.clear();
+        self.view = None;
         // The rest is the earlier protocol's, except for the clients' batches.
         let mut open = self.replica.take_open(self.group);
         for event in self.events.drain(..) {
@@ -1071,6 +1072,7 @@ impl Node {
             false => self.voters,
         };
         self.replica = Rebased::over(inner, base, written, generation, voters);
+        self.view = first_view(protocol, voters);
         if protocol.speculates {
             let newest = world.snapshot_newest();
             let position = self.executor.base().position;

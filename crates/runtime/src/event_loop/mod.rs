@@ -123,8 +123,6 @@ pub(crate) struct EventLoop {
     leader: Option<ReplicaId>,
     /// The members that take part, as last agreed.
     route: Vec<(ReplicaId, Incarnation)>,
-    /// The number of that, where the protocol's views have one.
-    route_slot: Slot,
     changes: Changes,
     snapshot_waiters: Vec<SnapshotWaiter>,
     stopping: Option<Stopping>,
@@ -162,7 +160,6 @@ impl EventLoop {
             trims: Trims::default(),
             leader: None,
             route: Vec::new(),
-            route_slot: Slot(0),
             changes,
             snapshot_waiters: Vec::new(),
             stopping: None,
@@ -559,13 +556,10 @@ impl EventLoop {
                     finished = true;
                 }
                 Output::Route {
-                    slot,
-                    members,
-                    agreed,
+                    members, agreed, ..
                 } => {
                     if agreed {
                         self.route = members.to_vec();
-                        self.route_slot = slot;
                     }
                 }
                 Output::Recovered => {

@@ -31,7 +31,7 @@ use quintet_replica::{
     Boot, Bytes, ClientNode, ClockReading, CommandTime, Control, Durability, Effect, EpochNumber,
     Executed, GroupId, GroupIndex, Incarnation, Input, Lane, Level, Link, Node, NodeStatus,
     Outcome, Output, Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, ReplicaSet, Role,
-    RoleState, Slot, SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn,
+    RoleState, SnapshotInfo, SnapshotLeft, StartError, Submission, Time, TimerKey, ViableIn,
     Voters, Wake, World, group_of, journal::JournalOrder, next_foreign, put_frame,
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -81,8 +81,6 @@ struct Member {
     repaired_at: Option<PersistId>,
     /// The members that take part, as last agreed.
     route: Vec<(ReplicaId, Incarnation)>,
-    /// The number of that, where the protocol's views have one.
-    route_slot: Slot,
     /// A leader without room, or with a wrong state, asks others to lead, not before this.
     step_down_at: Time,
     wake: Wake,
@@ -480,7 +478,6 @@ impl Member {
             repairing,
             repaired_at: None,
             route: Vec::new(),
-            route_slot: Slot(0),
             step_down_at: Time(0),
             wake: Wake::Sleep,
             is_awake: true,
@@ -841,13 +838,10 @@ impl EventLoop {
                 self.maybe_repaired();
             }
             Output::Route {
-                slot,
-                members,
-                agreed,
+                members, agreed, ..
             } => {
                 if agreed {
                     member.route = members.to_vec();
-                    member.route_slot = slot;
                 }
             }
             Output::Halt(_, reason) => {
@@ -973,16 +967,9 @@ impl EventLoop {
 
     /// The views of all groups of which this replica is a member.
     pub(super) fn views(&self) -> Vec<GroupView> {
-        let descriptor = &self.epochs.descriptor;
-        let of = |protocol: &str, route: (_, &[_]), all| {
-            let entry = quintet_protocols::find(protocol).ok()?;
-            entry.view_of(route, all)
-        };
-        let route = (self.route_slot, &self.route[..]);
-        let top = of(&descriptor.protocol, route, descriptor.voters().set());
-        let top = top.map(|(number, members)| GroupView {
+        let top = self.node.view().map(|(number, members)| GroupView {
             group: GroupId(0),
-            number: (self.about.epoch, number),
+            number: (self.node.epoch().0, number),
             members,
         });
         let shards = self.shards.all.iter().filter_map(|shard| {
@@ -992,10 +979,7 @@ impl EventLoop {
             let about = &shard.about;
             let (number, members) = match member.is_shared {
                 true => self.node.view_in(about.group)?,
-                false => {
-                    let route = (member.route_slot, &member.route[..]);
-                    of(&about.protocol, route, about.members)?
-                }
+                false => member.node.view()?,
             };
             Some(GroupView {
                 group: about.group,

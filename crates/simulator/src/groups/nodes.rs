@@ -72,7 +72,6 @@ impl World {
         let (lending, host) = (&process.lending, &mut process.hosts[place]);
         let memory = group.durability == Durability::Memory;
         let first_boot = std::mem::take(&mut host.fresh);
-        host.route = <_>::default();
         let memory_ended = memory && !first_boot;
         let memory_lost = memory_ended && !host.begins_again;
         let lost = memory_lost || disk_lost;
@@ -460,11 +459,6 @@ impl World {
             Output::Diverged(found) => {
                 self.violate(Violation::new("digests", format!("process {at}: {found}")));
             }
-            Output::Route {
-                slot,
-                members,
-                agreed: true,
-            } => self.processes[at].hosts[place].route = (slot, members.to_vec()),
             Output::SnapshotBridges { .. }
             | Output::Route { .. }
             | Output::EpochBegins { .. }

@@ -8,8 +8,8 @@ use crate::{
 };
 use quintet::place::Lending;
 use quintet_replica::{
-    Bytes, ClockReading, ClusterId, Executed, GroupId, GroupIndex, Incarnation, Injected, Node,
-    PersistId, ReplicaId, Slot, SnapshotInfo, Time, TimerKey, World, Write,
+    Bytes, ClockReading, ClusterId, Executed, GroupId, GroupIndex, Injected, Node, PersistId,
+    ReplicaId, Slot, SnapshotInfo, Time, TimerKey, World, Write,
     journal::{Found, GroupEpoch, Identity, Journal, JournalError, JournalOrder},
 };
 use std::{
@@ -66,8 +66,6 @@ pub(super) struct Host {
     /// The last slot of its log on the disk.
     pub end: Slot,
     pub batch_next: u64,
-    /// The last route that was told: its slot and members.
-    pub route: (Slot, Vec<(ReplicaId, Incarnation)>),
     /// By batch: who waits for it, and the number of its try.
     pub batches: BTreeMap<u64, (Who, u64)>,
 }
@@ -327,7 +325,6 @@ impl Host {
             repaired_at: None,
             end: Slot(0),
             batch_next: 1,
-            route: <_>::default(),
             batches: BTreeMap::new(),
         }
     }

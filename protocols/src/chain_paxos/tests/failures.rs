@@ -6,7 +6,8 @@ use crate::group::Packet;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    BatchId, CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, Slot, Wire,
+    BatchId, CommandTime, Control, Durability, Event, Incarnation, Level, ReplicaId, ReplicaSet,
+    Slot, Wire,
     parts::{Ballot, Decisions, ElectionMessage as Election},
 };
 
@@ -408,6 +409,21 @@ fn removed_node_gets_the_entry_that_removes_it_and_asks_back_in() {
     assert_eq!(now.len(), 5);
     assert_ne!(at(1).map(|at| at + 1), at(2), "elsewhere: {now:?}");
     assert_eq!(group.leaders(), [0], "no replica had to stand");
+}
+
+#[test]
+fn members_are_told_when_one_is_removed_and_returns() {
+    for durability in [Durability::Disk, Durability::Memory] {
+        let mut group = group(3, durability);
+        assert_eq!(group.view(&[0, 1, 2]), ReplicaSet::all(3));
+        group.crash(2);
+        assert!(write_within(&mut group, 0, MS * 2000));
+        group.run(MS * 500);
+        assert_eq!(group.view(&[0, 1]), ReplicaSet::all(2));
+        group.start(2);
+        group.run(MS * 4000);
+        assert_eq!(group.view(&[0, 1, 2]), ReplicaSet::all(3));
+    }
 }
 
 #[test]

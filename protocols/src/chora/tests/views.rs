@@ -7,7 +7,7 @@ use crate::chora::{
 use alloc::vec::Vec;
 use core::time::Duration;
 use quintet_replica::{
-    Control, Durability, Event, Incarnation, Level, Outcome, ReplicaId, Slot, Wire,
+    Control, Durability, Event, Incarnation, Level, Outcome, ReplicaId, ReplicaSet, Slot, Wire,
 };
 
 fn disk(members: usize) -> Group {
@@ -24,15 +24,20 @@ fn silent_replica_is_excluded_and_readmitted() {
             group.run(MS * 10);
             group.write(0);
             group.run(MS * 20);
+            let all: Vec<u16> = (0..members as u16).collect();
+            assert_eq!(group.view(&all), ReplicaSet::all(members));
             group.crash(1);
             group.run(MS * 2000);
             assert_eq!(proposers(&group), members - 1);
+            let rest: Vec<u16> = all.iter().copied().filter(|id| *id != 1).collect();
+            assert_eq!(group.view(&rest).len(), members - 1);
             let batch = group.write(0);
             group.run(MS * 50);
             assert!(group.answered(0, batch));
             group.start(1);
             group.run(MS * 4000);
             assert_eq!(proposers(&group), members, "{drive:?}");
+            assert_eq!(group.view(&all), ReplicaSet::all(members));
             assert_converged(&group, 2);
         }
     }

@@ -532,7 +532,7 @@ impl Cluster {
                 self.push(at, What::Start(id));
             }
             Effect::Recovered => self.processes[me].repairing = false,
-            Effect::Route { .. } | Effect::Roles { .. } => {}
+            Effect::Route { .. } | Effect::View { .. } | Effect::Roles { .. } => {}
             other => panic!("unexpected effect {other:?}"),
         }
     }

@@ -10,7 +10,6 @@ use crate::{
     },
 };
 use quintet::view::{self, Told};
-use quintet_replica::{ReplicaId, ReplicaSet};
 use std::collections::BTreeMap;
 
 /// A herald's knowledge.
@@ -80,15 +79,9 @@ impl World {
         let group = &self.groups[place];
         let mut hosts = self.processes[at].hosts.iter();
         let host = hosts.find(|host| host.group == place)?;
-        host.node.as_ref()?;
+        let node = host.node.as_ref()?;
         let (number, members) = match group.part {
-            Part::Own => {
-                let all: ReplicaSet = (group.members.iter())
-                    .map(|at| ReplicaId(*at as u16))
-                    .collect();
-                let (slot, route) = &host.route;
-                group.entry.view_of((*slot, route), all)?
-            }
+            Part::Own => node.view()?,
             Part::Top => return None,
             Part::Shard(_) => {
                 let top = self.processes[at].hosts.first()?.node.as_ref()?;
