@@ -16,7 +16,7 @@ use super::{
     Block, BlockId, Message, Racs, Summary, Why,
     bug::Bug,
     message::MESSAGE_BYTES,
-    replica::{Mode, Timer},
+    replica::Timer,
     tree::{Chain, Place, Root},
 };
 use crate::sadl::{Dissemination, Name};
@@ -57,14 +57,8 @@ impl Racs {
         if !self.tree.learn(decided, from) {
             return;
         }
-        let synchronous = decided.level == 0 && !matches!(self.mode, Mode::Recovering(_));
-        if synchronous
-            && decided.view > self.view.number()
-            && self.view.leader_of(decided.view) != self.me.id()
-        {
-            // A quorum works in that view's synchronous mode.
-            self.jump(decided.view, ctx);
-        }
+        // A quorum works in that view, or has left it.
+        self.follow(decided.view, ctx);
     }
 
     /// Executes what is decided and here. True when there was something.
@@ -397,5 +391,6 @@ impl Racs {
             self.relay.kept.forward_all();
         }
         self.on_progress(root.id, ctx.now());
+        self.follow(root.id.view, ctx);
     }
 }

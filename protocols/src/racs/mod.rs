@@ -109,6 +109,10 @@
 //!   hence every vote after it is of a view above v, as line 22 wants it: B.rank > (v_cur, r_cur).
 //!   No vote of v or below follows a timeout of v, and what Theorem C.10 takes from the timeouts of
 //!   v holds: each carries a block at least as high as all that its sender voted for in v.
+//! - *Later views* (R7). A replica that hears of a later view, by a timeout, a decided block or the
+//!   question of one that recovers, enters it: n-f have left those before. The algorithm leaves a
+//!   view by its own end or by a leader's proposal only, so an idle leader that missed its view's
+//!   end would stay in it, and two others wait for it in a view whose leader died.
 //! - *Idle* (R8). An idle leader sends proposals without a block, which write nothing. An empty
 //!   block is made where one is needed: to decide what a view inherited, and to mark reads.
 //! - *Future views* (R9). Of each member the newest timeout, new-view, completion and the newest

@@ -98,15 +98,6 @@ impl Peers {
         of_view(&self.timeouts, view)
     }
 
-    /// The views from this one on of which there are timeouts, the last one first.
-    pub fn views_timed_out(&self, from: u64) -> Vec<u64> {
-        let views = self.timeouts.iter().flatten().map(|(view, ..)| *view);
-        let mut views: Vec<u64> = views.filter(|view| *view >= from).collect();
-        views.sort_unstable_by_key(|view| core::cmp::Reverse(*view));
-        views.dedup();
-        views
-    }
-
     /// The reads that the timeouts of a view mark.
     pub fn marks(&self, view: u64) -> impl Iterator<Item = Mark> {
         let said = self.timeouts.iter().flatten();

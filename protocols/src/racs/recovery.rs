@@ -177,7 +177,6 @@ impl Racs {
         }
         let here = |id: &BlockId| self.tree.connected(*id);
         let high = self.tree.high();
-        self.view.restart_below(high.view);
         if let Some(stopped) = promise.stopped {
             self.view.stop(if here(&stopped) { stopped } else { high });
         }
@@ -192,6 +191,13 @@ impl Racs {
         if first_boot || self.view.number() == 0 {
             return self.enter_view(1, ctx);
         }
+        self.resume(found, ctx);
+        // Its highest block may be decided, and its promise of that view not have become durable.
+        self.follow(self.tree.high().view, ctx);
+    }
+
+    /// Takes part again where the promise says.
+    fn resume(&mut self, found: Found, ctx: &mut Context<'_, Self>) {
         // The snapshot that it starts from may have come from a peer just before the crash, and
         // the journal is trimmed for it next.
         self.write_quoting(ctx);
@@ -291,6 +297,7 @@ impl Racs {
             return ctx.mark("ignored: question of an earlier incarnation");
         }
         if let Some(above) = above {
+            self.follow(above, ctx);
             if above < self.view.number() {
                 self.send_exit(from, above, ctx);
             } else if above == self.view.number() {
@@ -368,8 +375,8 @@ impl Racs {
             return false;
         }
         ctx.mark("recovery quorum");
-        self.view
-            .stand_out(intact.iter().map(|(_, answer)| answer.view));
+        let views = intact.iter().map(|(_, answer)| answer.view);
+        self.view.stand_out(views.chain([self.tree.decided().view]));
         self.mode = Mode::Synchronous;
         self.sadl.ask_no_more();
         self.tree.set_high(if self.tree.connected(high) {

@@ -260,7 +260,7 @@ impl Protocol for Racs {
     const BRANCHES: &'static [&'static str] = &[
         "another level 1 taken over",
         "asynchronous mode",
-        "asynchronous mode for a later view",
+        "later view followed",
         "block of level 2 voted for is elected",
         "coin elects no replica",
         "coin elects a block",
@@ -636,6 +636,12 @@ impl Protocol for Racs {
         let weak = self.weak();
         if !matches!(self.mode, Mode::Recovering(_)) && !weak {
             assert!(
+                self.tree.high().view <= self.view.number(),
+                "the highest block {} is of this view, {}, or before",
+                self.tree.high(),
+                self.view.number()
+            );
+            assert!(
                 self.tree.connected(self.tree.high()),
                 "the highest block {} extends what is decided, {}",
                 self.tree.high(),
@@ -646,11 +652,6 @@ impl Protocol for Racs {
                 "nothing decided ranks above the highest block"
             );
         }
-        assert!(
-            self.view.allows_highest(self.tree.high().view)
-                || self.tree.decided().view > self.view.number()
-                || weak
-        );
         if let Some(lead) = &self.sync.lead {
             assert!(
                 self.view.leader() == self.me.id(),

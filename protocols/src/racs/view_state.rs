@@ -19,9 +19,6 @@ pub(super) struct ViewState {
     out: bool,
     /// Its leader leaves it for the next one.
     leaving: bool,
-    /// The view of the highest block at the last restart, when that was later than this one: it was
-    /// decided, which the journal does not say.
-    ahead: u64,
     /// The newest certificate that can be handed out.
     certificate: Option<Certificate>,
     /// A view's end that has been learnt; the block that it elected may not be here yet.
@@ -40,7 +37,6 @@ impl ViewState {
             stopped: None,
             out: false,
             leaving: false,
-            ahead: 0,
             certificate: None,
             exit: None,
             fall_old: BTreeMap::new(),
@@ -108,16 +104,6 @@ impl ViewState {
     pub fn restore(&mut self, view: u64, certificate: Option<Certificate>) {
         self.number = view;
         self.certificate = certificate;
-    }
-
-    /// The highest block that the journal has is of this view.
-    pub const fn restart_below(&mut self, highest: u64) {
-        self.ahead = highest;
-    }
-
-    /// Whether the highest block may be of this view, although nothing of it is known to be decided.
-    pub const fn allows_highest(&self, view: u64) -> bool {
-        view <= self.number || view <= self.ahead
     }
 
     /// It begins without its state.

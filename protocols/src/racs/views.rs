@@ -5,7 +5,7 @@
 //!             n-f timeouts                  n-f completions: coin
 //!   synchronous ─────────► asynchronous ─────────────────────────► synchronous of the next view
 //!        ▲                                  or a certificate             │ n-f new-views: open
-//!        └── a later view's leader is heard, or its timeouts ◄───────────┘
+//!        └── a later view is heard of ◄──────────────────────────────────┘
 //! ```
 //!
 //! A replica may enter a later view at any time, as long as it takes no part in earlier ones any
@@ -97,6 +97,7 @@ impl Racs {
             return ctx.mark("ignored: timeout with a block of a later view");
         }
         self.peers.on_timeout(from, view, high, mark);
+        self.follow(view, ctx);
         let near = decided.round + self.config.window as u64 >= self.tree.root().id.round;
         if let Some(lead) = self
             .sync
@@ -181,30 +182,20 @@ impl Racs {
     }
 
     fn maybe_enter_asynchronous(&mut self, ctx: &mut Context<'_, Self>) -> bool {
-        for view in self.peers.views_timed_out(self.view.number()) {
-            let here = view == self.view.number();
-            if here && (self.view.is_out() || matches!(self.mode, Mode::Asynchronous(_))) {
-                continue;
-            }
-            let (count, best) = self.count(self.peers.timeouts(view), ctx);
-            if count >= self.me.majority() {
-                self.enter_asynchronous(view, best, ctx);
-                return true;
-            }
+        if self.view.is_out() || matches!(self.mode, Mode::Asynchronous(_)) {
+            return false;
         }
-        false
+        let said = self.peers.timeouts(self.view.number());
+        let (count, best) = self.count(said, ctx);
+        if count < self.me.majority() {
+            return false;
+        }
+        self.enter_asynchronous(best, ctx);
+        true
     }
 
-    fn enter_asynchronous(&mut self, view: u64, best: BlockId, ctx: &mut Context<'_, Self>) {
+    fn enter_asynchronous(&mut self, best: BlockId, ctx: &mut Context<'_, Self>) {
         ctx.mark("asynchronous mode");
-        if view > self.view.number() {
-            ctx.mark("asynchronous mode for a later view");
-            self.look_back(None, ctx);
-            // Blocks of the quorum may be decided: the view prunes blocks that the highest block
-            // does not stand upon.
-            self.adopt(best);
-            self.begin_view(view, ctx);
-        }
         self.adopt(best);
         self.view.ensure_stopped(self.tree.high());
         let queue = self.sync.lead.take().map(|lead| lead.queue);
@@ -311,7 +302,17 @@ impl Racs {
         self.enter_view(view + 1, ctx);
     }
 
-    /// A later view's synchronous mode continues already.
+    /// Another is in this view: if it is a later one, n-f have left those before it, and wait for
+    /// this replica if no more of them are there. What this replica hears in its own view does not
+    /// show that: an idle leader alone in it would be content for ever.
+    pub(super) fn follow(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
+        if view > self.view.number() && !matches!(self.mode, Mode::Recovering(_)) {
+            ctx.mark("later view followed");
+            self.jump(view, ctx);
+        }
+    }
+
+    /// A later view has begun already.
     pub(super) fn jump(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
         self.look_back(None, ctx);
         self.enter_view(view, ctx);

@@ -90,6 +90,37 @@ fn replica_left_behind_in_asynchronous_mode_gets_certificate() {
     assert_converged(&group, 1);
 }
 
+/// Nobody asks the old leader for anything, so it times out in nothing, and two of the three that
+/// are left wait for it in a later view. It has learnt of a block that was elected after its view.
+#[test]
+fn idle_leader_of_an_old_view_enters_one_that_others_timed_out_in() {
+    let mut group = Group::new(5, Durability::Disk, small());
+    group.run(MS * 100);
+    assert_eq!(group.leaders(), [0]);
+    group.write(3);
+    group.run(MS * 100);
+    group.isolate(0);
+    group.crash(1);
+    while group.status(3).view < 3 {
+        group.run(MS * 10);
+    }
+    group.crash(2);
+    group.run(MS * 2000);
+    assert_eq!((group.status(0).view, group.leaders()), (1, alloc::vec![0]));
+    assert_eq!((group.status(3).view, group.status(4).view), (3, 3));
+    group.heal();
+    // Its last word is lost: it hears the others before they hear it again.
+    group.fire(3, Timer::Repeat);
+    pump(&mut group, |packet, message| {
+        packet.from != ReplicaId(0) || !matches!(message, Message::Propose { .. })
+    });
+    group.network.clear();
+    group.run(MS * 3000);
+    let batch = group.write(3);
+    group.run(MS * 1000);
+    assert!(group.answered(3, batch), "{:?}", group.status(0));
+}
+
 #[test]
 fn votes_for_superseded_level_1_have_no_effect() {
     let mut group = timed_out(&[1, 2]);
@@ -111,12 +142,13 @@ fn votes_for_superseded_level_1_have_no_effect() {
     };
     pump(&mut group, pass);
     assert!(group.status(0).view > 1 && group.status(other).view > 1);
+    assert_eq!(group.status(behind).role, "asynchronous");
+    assert_eq!(group.status(behind).view, 1);
     // It learns what is decided, and not how its view ended.
     group.clock.now = group.clock.now + MS * 20_000;
     group.fire(0, Timer::View);
     pump(&mut group, pass);
-    assert_eq!(group.status(behind).role, "asynchronous");
-    assert_eq!(group.status(behind).view, 1);
+    assert_eq!(group.status(behind).view, group.status(0).view);
     assert_eq!(
         group.members[usize::from(behind)].executed,
         group.members[0].executed

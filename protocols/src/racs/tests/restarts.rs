@@ -132,7 +132,7 @@ fn restart_works_when_the_block_of_a_timeout_lost() {
 /// Its highest block was decided in a later view, and nothing in the journal says that it is
 /// decided.
 #[test]
-fn restart_works_in_a_view_below_that_of_the_highest_block() {
+fn restart_follows_the_highest_block_into_its_view() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.isolate(2);
     let later = id(2, 0, 2, 1);
@@ -162,7 +162,7 @@ fn restart_works_in_a_view_below_that_of_the_highest_block() {
         group.sync(2);
         group.idle(2);
         let replica = group.replica(2);
-        assert_eq!((replica.view.number(), replica.tree.high()), (1, later));
+        assert_eq!((replica.view.number(), replica.tree.high()), (2, later));
         quintet_replica::Protocol::assert_invariants(replica);
         group.crash(2);
     }
