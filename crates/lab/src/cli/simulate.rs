@@ -70,10 +70,7 @@ pub struct Simulate {
     /// with commas. Not among all: asynchrony gives every message a delay without bound,
     /// configuration configures one replica otherwise than the others, held holds the syncs of
     /// votes in every seed, orphaned lets leaders crash in every seed that only clients heard,
-    /// ended ends the epoch in every seed Not among all: asynchrony gives every message a delay
-    /// without bound, configuration configures one replica otherwise than the others, held holds
-    /// the syncs of votes in every seed, orphaned lets leaders crash in every seed that only
-    /// clients heard, ended ends the epoch in every seed
+    /// ended ends the epoch in every seed
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 
