@@ -93,7 +93,7 @@ fn replica_left_behind_in_asynchronous_mode_gets_certificate() {
 /// Nobody asks the old leader for anything, so it times out in nothing, and two of the three that
 /// are left wait for it in a later view. It has learnt of a block that was elected after its view.
 #[test]
-fn idle_leader_of_an_old_view_enters_one_that_others_timed_out_in() {
+fn idle_leader_enters_a_later_view_that_others_timed_out_in() {
     let mut group = Group::new(5, Durability::Disk, small());
     group.run(MS * 100);
     assert_eq!(group.leaders(), [0]);
