@@ -302,9 +302,9 @@ impl Racs {
         self.enter_view(view + 1, ctx);
     }
 
-    /// Another is in this view: if it is a later one, n-f have left those before it, and wait for
-    /// this replica if no more of them are there. What this replica hears in its own view does not
-    /// show that: an idle leader alone in it would be content for ever.
+    /// Another is in this view: if it is a later one, n-f have left those before it, and may need
+    /// this replica there. Its own view does not show that: an idle leader alone in it hears of no
+    /// reason to leave.
     pub(super) fn follow(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
         if view > self.view.number() && !matches!(self.mode, Mode::Recovering(_)) {
             ctx.mark("later view followed");

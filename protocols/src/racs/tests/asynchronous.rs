@@ -90,7 +90,7 @@ fn replica_left_behind_in_asynchronous_mode_gets_certificate() {
     assert_converged(&group, 1);
 }
 
-/// Nobody asks the old leader for anything, so it times out in nothing, and two of the three that
+/// No client asks the old leader for anything, so it does not time out, and two of the three that
 /// are left wait for it in a later view. It has learnt of a block that was elected after its view.
 #[test]
 fn idle_leader_enters_a_later_view_that_others_timed_out_in() {
