@@ -122,6 +122,7 @@ impl Archive for WhimsicalArchive {
 #[derive(Clone, Debug)]
 pub(crate) struct Away {
     archived: Arc<dyn Archived>,
+    length: u64,
     hash: u128,
 }
 
@@ -140,17 +141,26 @@ impl Away {
             bytes
         };
         match archive.put(length, &mut encode, waits) {
-            Put::Away(archived) => Put::Away(Self { archived, hash }),
+            Put::Away(archived) => Put::Away(Self {
+                archived,
+                length,
+                hash,
+            }),
             Put::NotNow => Put::NotNow,
             Put::Never => Put::Never,
         }
     }
 
+    /// The length of the encoding.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
     /// The encoding.
     ///
     /// # Panics
-    /// When it is not what was put away: a query fails then, and a snapshot ends the process, so that
-    /// no wrong value goes anywhere.
+    /// When it is not what was put away: a query fails then, a digest differs from all others, and a
+    /// snapshot ends the process, so that no wrong value goes anywhere.
     pub fn bytes(&self) -> Bytes {
         match self.archived.read() {
             Ok(bytes) if hash_wide(&bytes) == self.hash => bytes,

@@ -155,6 +155,9 @@ pub enum Around<'a> {
     Placed(Placed),
     /// The method is not called: the state is lent to a query of another shard at this member.
     Lent(Loan<'a>),
+    /// The method is not called: the query does not come to this member, and what was lent to it there
+    /// ends. Member and ticket.
+    Returned(u16, u64),
     /// The method is a field, and the arguments are a [`Look`](crate::look::Look).
     Look,
 }
@@ -186,6 +189,7 @@ pub struct Loan<'a> {
 const PLACED: u8 = 64;
 const LENT: u8 = 65;
 const LOOK: u8 = 66;
+const RETURNED: u8 = 67;
 
 impl<'a> Around<'a> {
     /// A call with this around it.
@@ -201,6 +205,10 @@ impl<'a> Around<'a> {
             Self::Lent(loan) => {
                 bytes.push(LENT);
                 encoding::append(loan, &mut bytes);
+            }
+            Self::Returned(member, ticket) => {
+                bytes.push(RETURNED);
+                encoding::append(&(member, ticket), &mut bytes);
             }
             Self::Look => bytes.push(LOOK),
         }
@@ -219,6 +227,10 @@ impl<'a> Around<'a> {
             (&LENT, rest) => {
                 let (loan, call) = encoding::split_first(rest)?;
                 (Self::Lent(loan), call)
+            }
+            (&RETURNED, rest) => {
+                let ((member, ticket), call) = encoding::split_first(rest)?;
+                (Self::Returned(member, ticket), call)
             }
             (&LOOK, call) => (Self::Look, call),
             _ => (Self::Nothing, bytes),
@@ -282,6 +294,8 @@ pub enum Fault {
     },
     /// Too many states are lent.
     NotLent,
+    /// One read of the past read too much from the member's disk.
+    TooMuchPast,
 }
 
 /// The length of what stands before an answer's value: status, version, time.

@@ -1,6 +1,6 @@
 //! Why a call has no answer.
 
-use crate::{Time, Version, call::Fault};
+use crate::{Time, Version, call::Fault, past};
 use quintet_replica::CommandTime;
 use std::time::Duration;
 
@@ -136,6 +136,18 @@ pub enum CallError {
         /// Its time.
         time: Time,
     },
+    /// One read of the past takes more values from the member's disk than a member reads at once, while
+    /// its shards wait: ask for fewer keys in each call.
+    #[error(
+        "one read of the past of shard '{shard}' takes more than {} values or {} MiB from its member's \
+         disk: read fewer keys in each call",
+        past::VALUES_MAX,
+        past::BYTES_MAX >> 20
+    )]
+    TooMuchPast {
+        /// The shard.
+        shard: String,
+    },
     /// That version or time has not come.
     #[error("that version or time has not come yet, by the log's clock")]
     NotYet,
@@ -176,6 +188,7 @@ impl CallError {
                 shard,
                 ahead: Duration::from_nanos(ahead),
             },
+            Fault::TooMuchPast => Self::TooMuchPast { shard },
             Fault::Trimmed { version, time } => Self::Trimmed {
                 shard,
                 oldest: Version(version),

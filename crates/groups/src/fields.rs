@@ -86,15 +86,18 @@ pub struct Held {
     pub value: Option<Vec<u8>>,
 }
 
-/// A history tells of no more values behind this many bytes: those that were put away may be more
-/// than memory takes.
+/// A history tells of no more values behind this many bytes, and of no more than this number: those
+/// that were put away may be more than memory takes, and are read while others wait.
 const HISTORY_BYTES: usize = 64 << 20;
+const HISTORY_VALUES: usize = 10_000;
 
 /// The first of these values, as many as a history tells.
 fn told(values: impl Iterator<Item = Held>, limit: usize) -> Vec<Held> {
     let mut bytes = 0;
     // No command made the value that every field begins with.
-    let made = values.filter(|held| held.since > 0).take(limit);
+    let made = values
+        .filter(|held| held.since > 0)
+        .take(limit.min(HISTORY_VALUES));
     let told = made.take_while(|held| {
         let has_room = bytes < HISTORY_BYTES;
         bytes += held.value.as_ref().map_or(0, Vec::len);
@@ -151,9 +154,9 @@ pub trait AnyField: Send {
     /// Up to `limit` values, the newest first, and no more behind `HISTORY_BYTES` of them: of a map
     /// the values of this key. `None` where the key cannot be one, or the field has no past.
     fn history(&self, key: Option<&[u8]>, limit: usize) -> Option<Vec<Held>>;
-    /// A value, or keys, as it is or as it was rewound to. `None` where the key cannot be one, or it
-    /// is no map.
-    fn look(&self, asked: &Look<'_>) -> Option<Looked>;
+    /// A value, or keys, as it is or as of a version. `None` where the key cannot be one, or it is no
+    /// map.
+    fn look(&self, asked: &Look<'_>, as_of: Option<u64>) -> Option<Looked>;
 }
 
 fn broken() -> RestoreError {
@@ -288,8 +291,7 @@ impl<T: Value> AnyField for Persistent<T> {
     }
 
     fn rewind(&mut self, version: u64) {
-        let at = self.past.partition_point(|past| past.ends <= version);
-        if let Some(past) = self.past.get(at)
+        if let Some(past) = past_at(&self.past, version)
             && let Some(value) = &past.value
         {
             (self.since, self.value) = (past.since, value.value());
@@ -376,10 +378,20 @@ impl<T: Value> AnyField for Persistent<T> {
         Some(told(now.chain(past), limit))
     }
 
-    fn look(&self, asked: &Look<'_>) -> Option<Looked> {
+    fn look(&self, asked: &Look<'_>, as_of: Option<u64>) -> Option<Looked> {
         let is_it = *asked == Look::Value(None);
-        is_it.then(|| look::value(Some(self.since), Some(&*self.value)))
+        let past = as_of.and_then(|version| past_at(&self.past, version));
+        is_it.then(|| match past {
+            Some(past) => look::past(past),
+            None => look::value(Some(self.since), Some(&*self.value)),
+        })
     }
+}
+
+/// The first that ends behind a version.
+fn past_at<V>(past: &VecDeque<Past<V>>, version: u64) -> Option<&Past<V>> {
+    let at = past.partition_point(|past| past.ends <= version);
+    past.get(at)
 }
 
 /// The values under a key of a map.
@@ -405,9 +417,7 @@ impl<V: Value> Slot<V> {
     }
 
     fn past_at(&self, version: Option<u64>) -> Option<&Past<V>> {
-        let version = version?;
-        let at = self.past.partition_point(|past| past.ends <= version);
-        self.past.get(at)
+        past_at(&self.past, version?)
     }
 
     /// Whether a value is there, wherever it is kept.
@@ -862,13 +872,16 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
         Some(told(now.chain(past), limit))
     }
 
-    fn look(&self, asked: &Look<'_>) -> Option<Looked> {
+    fn look(&self, asked: &Look<'_>, as_of: Option<u64>) -> Option<Looked> {
         match *asked {
             Look::Value(Some(key)) => {
                 let slot = self.slots.get(&encoding::decode::<K>(key)?);
-                let found = slot.map(|slot| slot.at(self.as_of, &self.loaded));
-                let (since, value) = found.unwrap_or_default();
-                Some(look::value(PAST.then_some(since), value))
+                Some(
+                    slot.map_or(Looked::Nothing, |slot| match slot.past_at(as_of) {
+                        Some(past) => look::past(past),
+                        None => look::value(PAST.then_some(slot.since), slot.now.as_deref()),
+                    }),
+                )
             }
             Look::Keys { from, count } => {
                 let from: Option<K> = match from {
@@ -877,7 +890,7 @@ impl<K: Key, V: Value, const PAST: bool> AnyField for ServiceMap<K, V, PAST> {
                 };
                 let from = from.as_ref().map_or(Bound::Unbounded, Bound::Included);
                 let slots = self.slots.range((from, Bound::Unbounded));
-                let keys = slots.map(|(key, slot)| (key, slot.is_there(self.as_of)));
+                let keys = slots.map(|(key, slot)| (key, slot.is_there(as_of)));
                 Some(look::keys(keys, count))
             }
             Look::Version | Look::Value(None) => None,
@@ -974,7 +987,7 @@ impl<T: Value> AnyField for Volatile<T> {
     fn history(&self, _: Option<&[u8]>, _: usize) -> Option<Vec<Held>> {
         None
     }
-    fn look(&self, asked: &Look<'_>) -> Option<Looked> {
+    fn look(&self, asked: &Look<'_>, _: Option<u64>) -> Option<Looked> {
         let is_it = *asked == Look::Value(None);
         is_it.then(|| look::value(None, Some(&*self.value)))
     }

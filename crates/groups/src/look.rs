@@ -11,6 +11,7 @@
 use crate::{
     encoding,
     fields::{Key, Value},
+    past::Past,
     service::RawBytes,
 };
 use bytes::Bytes;
@@ -73,12 +74,26 @@ pub(crate) fn value<V: Value>(version: Option<u64>, value: Option<&V>) -> Looked
     let Some(value) = value else {
         return Looked::Nothing;
     };
-    match encoding::length(value) {
-        length if length > VALUE_BYTES_MAX => Looked::TooLarge(length),
-        _ => Looked::Value {
+    shown(version, encoding::length(value), || encoding::encode(value))
+}
+
+/// Shows a past value; one that is too large is not read.
+pub(crate) fn past<V: Value>(past: &Past<V>) -> Looked {
+    match past.value {
+        Some(_) => shown(Some(past.since), past.length(), || {
+            past.encoding().unwrap_or_default()
+        }),
+        None => Looked::Nothing,
+    }
+}
+
+fn shown(version: Option<u64>, length: u64, encoding: impl FnOnce() -> Vec<u8>) -> Looked {
+    match length > VALUE_BYTES_MAX {
+        true => Looked::TooLarge(length),
+        false => Looked::Value {
             version,
             time: 0,
-            bytes: encoding::encode(value).into(),
+            bytes: encoding().into(),
         },
     }
 }

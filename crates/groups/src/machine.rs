@@ -24,6 +24,7 @@ use crate::{
     hand_off::{Destinations, HandOff, HandOffs, Numbers},
     look::{Look, Looked},
     notices::{Notice, Notices},
+    past,
     place::{Lending, Place},
     service::{Methods, compared, terms_of},
     view::{self, ShardView},
@@ -463,7 +464,13 @@ impl<S: Methods> ServiceMachine<S> {
                 call::begin_answer(reply).end(reply, version, time, &Made::new());
                 return Ok(());
             }
-            Around::Look => return self.look(service, call, (version, time), reply),
+            Around::Returned(member, ticket) => {
+                there(member)?;
+                self.here.lending.take(ticket);
+                call::begin_answer(reply).end(reply, version, time, &Made::new());
+                return Ok(());
+            }
+            Around::Look => return self.look(call, (version, time), None, reply),
         };
         let answer = call::begin_answer(reply);
         let asked = self.read(call.method, || {
@@ -477,19 +484,22 @@ impl<S: Methods> ServiceMachine<S> {
     /// Reads of a state: by a handler, or of a past value that was put away and may be damaged. A panic
     /// is the read's fault alone.
     fn read<T>(&self, method: u32, read: impl FnOnce() -> T) -> Result<T, Fault> {
-        call::guarded(read).map_err(|message| self.panicked(method, message, false))
+        let (read, is_too_much) = past::bounded(|| call::guarded(read));
+        read.map_err(|message| match is_too_much {
+            true => Fault::TooMuchPast,
+            false => self.panicked(method, message, false),
+        })
     }
 
     /// Reads a field by its number.
     fn read_field<T>(
         &self,
-        service: &S,
         number: u32,
         read: impl Fn(&dyn AnyField) -> Option<T>,
     ) -> Result<T, Fault> {
         let found = self.read(number, || {
             let mut found = None;
-            service.each(&mut |it, field| {
+            self.service.each(&mut |it, field| {
                 if it == number {
                     found = read(field);
                 }
@@ -505,19 +515,19 @@ impl<S: Methods> ServiceMachine<S> {
         (since, self.time_of(since).unwrap_or_default())
     }
 
-    /// Shows a field of a state.
+    /// Shows a field as it is, or as of a version.
     fn look(
         &self,
-        service: &S,
         call: Call<'_>,
         (version, time): (u64, u64),
+        as_of: Option<u64>,
         reply: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         let look: Option<Look<'_>> = encoding::decode(call.arguments);
         let look = look.ok_or(Fault::Schema)?;
         let mut looked = match look {
             Look::Version => Looked::Nothing,
-            look => self.read_field(service, call.method, |field| field.look(&look))?,
+            look => self.read_field(call.method, |field| field.look(&look, as_of))?,
         };
         if let Looked::Value {
             version: made,
@@ -538,9 +548,7 @@ impl<S: Methods> ServiceMachine<S> {
         let asked: Option<(Option<Vec<u8>>, u64)> = encoding::decode(call.arguments);
         let (key, limit) = asked.ok_or(Fault::Schema)?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let found = self.read_field(&self.service, call.method, |field| {
-            field.history(key.as_deref(), limit)
-        })?;
+        let found = self.read_field(call.method, |field| field.history(key.as_deref(), limit))?;
         let told = found.into_iter().map(|Held { since, value }| {
             let (version, time) = self.made_at(since);
             (version, time, value)
@@ -795,6 +803,7 @@ const RECORD_HEAD: usize = 9;
 
 impl<S: Methods> StateMachine for ServiceMachine<S> {
     fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
+        self.here.lending.end_old();
         let begins = reply.len();
         let executed = match Call::decode(command) {
             Some(call) => self.order(at, call, reply),
@@ -853,12 +862,17 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
             _ => None,
         };
         let asked = match version.and_then(|version| Some((version, self.time_of(version)?))) {
+            // A look reads no other field, and of its own one value at most.
+            Some((version, time)) if around == Around::Look => {
+                let as_of = (!self.injected.is(Bug::PastWithoutRewind)).then_some(version);
+                self.look(call, (version, time), as_of, reply)
+            }
             Some((version, time)) => {
+                let is_part = matches!(around, Around::Placed(_));
+                let at_newest = self.injected.is(Bug::PastWithoutRewind)
+                    || is_part && self.injected.is(Bug::GatherAtNewest);
                 let rewound = self.read(call.method, || {
                     let mut past = self.service.fork();
-                    let is_part = matches!(around, Around::Placed(_));
-                    let at_newest = self.injected.is(Bug::PastWithoutRewind)
-                        || is_part && self.injected.is(Bug::GatherAtNewest);
                     if !at_newest {
                         past.each_mut(&mut |_, field| field.rewind(version));
                     }
@@ -1003,14 +1017,25 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     fn digest_step(&mut self, budget: usize) -> Option<u128> {
         let (copying, sum) = self.digest.as_mut()?;
         let upto = sum.work().saturating_add(budget);
-        while sum.work() < upto {
-            if !add_record(copying, sum) {
-                let digest = sum.finish();
-                self.digest = None;
-                return Some(digest);
+        let ended = call::guarded(|| {
+            while sum.work() < upto {
+                if !add_record(copying, sum) {
+                    return Some(sum.finish());
+                }
             }
+            None
+        });
+        let digest = ended.unwrap_or_else(|message| {
+            // A past value that cannot be read is no part of the state: the others' digests differ.
+            let mut sum = StateSum::default();
+            sum.begin_part().extend_from_slice(message.as_bytes());
+            sum.end_part();
+            Some(sum.finish())
+        });
+        if digest.is_some() {
+            self.digest = None;
         }
-        None
+        digest
     }
 
     fn abandon_digest(&mut self) {

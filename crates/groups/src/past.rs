@@ -6,7 +6,7 @@ use crate::{
 };
 use elsa::sync::FrozenMap;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{collections::VecDeque, sync::Arc};
+use std::{cell::Cell, collections::VecDeque, sync::Arc};
 
 /// A value of the past.
 #[derive(Clone, Debug)]
@@ -60,7 +60,8 @@ impl<V> Past<V> {
         }
     }
 
-    fn length(&self) -> u64 {
+    /// That of its encoding.
+    pub const fn length(&self) -> u64 {
         self.bytes - PAST_WEIGHT
     }
 
@@ -115,7 +116,39 @@ impl<V: Serialize> Past<V> {
     }
 }
 
+/// One read of the past takes no more values from the disk, and no more bytes: the shards of the member
+/// wait for it.
+pub(crate) const VALUES_MAX: u64 = 8192;
+pub(crate) const BYTES_MAX: u64 = 128 << 20;
+
+thread_local! {
+    /// Values and bytes that the read on this thread may take; no number where it has taken more.
+    static LEFT: Cell<Option<(u64, u64)>> = const { Cell::new(Some((u64::MAX, u64::MAX))) };
+}
+
+/// Lets a read take a bounded number of values from the disk, and says whether it wanted more. It ends
+/// by a panic then, which it must catch.
+pub(crate) fn bounded<T>(read: impl FnOnce() -> T) -> (T, bool) {
+    let before = LEFT.replace(Some((VALUES_MAX, BYTES_MAX)));
+    let read = read();
+    let is_too_much = LEFT.replace(before).is_none();
+    (read, is_too_much)
+}
+
+fn count_read(bytes: u64) {
+    let left = LEFT.get().and_then(|(values, left)| {
+        let values = values.checked_sub(1)?;
+        Some((values, left.checked_sub(bytes)?))
+    });
+    LEFT.set(left);
+    if left.is_none() {
+        // No fault of a handler: nothing is reported as a panic.
+        std::panic::resume_unwind(Box::new("too much of the past"));
+    }
+}
+
 fn read<V: DeserializeOwned>(away: &Away) -> Arc<V> {
+    count_read(away.length());
     let value = encoding::decode(&away.bytes());
     Arc::new(value.expect("the encoding of a value, by its hash"))
 }

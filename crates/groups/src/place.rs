@@ -8,13 +8,17 @@
 //! ```
 //!
 //! A state is lent as a fork: it shares storage with the shard, whose commands continue. Loans that no
-//! query comes for make room for later ones.
+//! query comes for are given back by it, end with their time, and make room for later ones.
 
 use crate::call::Placed;
 use std::{
     any::Any,
     collections::VecDeque,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
 
 /// Queries for which states are lent at one time.
@@ -26,27 +30,60 @@ const NAME_MAX: usize = 64;
 /// The states that were lent to one query: subgroup and service.
 type Loans = Vec<(String, Box<dyn Any + Send>)>;
 
+/// Those lent to one query, and since when.
+#[derive(Debug)]
+struct Lent {
+    ticket: u64,
+    since: Option<Instant>,
+    loans: Loans,
+}
+
 /// The states that shards of one replica lend each other.
 #[derive(Debug, Default)]
-pub struct Lending(Mutex<VecDeque<(u64, Loans)>>);
+pub struct Lending {
+    all: Mutex<VecDeque<Lent>>,
+    /// Some are lent.
+    any: AtomicBool,
+    age_max: Option<Duration>,
+}
 
 impl Lending {
+    /// Loans end after this time, and keep nothing of a state that changes meanwhile. By default they
+    /// wait until others need their place.
+    #[must_use]
+    pub fn ending_after(age_max: Duration) -> Self {
+        Self {
+            age_max: Some(age_max),
+            ..Self::default()
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Lent>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Lends a state; one that the same subgroup has lent to the same query is replaced. False when no
     /// query asks for that many.
     pub fn put(&self, ticket: u64, subgroup: &str, state: Box<dyn Any + Send>) -> bool {
         if subgroup.len() > NAME_MAX {
             return false;
         }
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = all.iter().position(|(it, _)| *it == ticket);
+        self.end_old();
+        let mut all = self.lock();
+        let at = all.iter().position(|it| it.ticket == ticket);
         let at = at.unwrap_or_else(|| {
             if all.len() >= TICKETS_MAX {
                 all.pop_front();
             }
-            all.push_back((ticket, Vec::new()));
+            all.push_back(Lent {
+                ticket,
+                since: self.age_max.map(|_| Instant::now()),
+                loans: Vec::new(),
+            });
             all.len() - 1
         });
-        let loans = &mut all[at].1;
+        self.any.store(true, Relaxed);
+        let loans = &mut all[at].loans;
         loans.retain(|(it, _)| it != subgroup);
         let has_room = loans.len() < LOANS_MAX;
         if has_room {
@@ -57,9 +94,24 @@ impl Lending {
 
     /// All that was lent to a query.
     pub fn take(&self, ticket: u64) -> Option<Loans> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = all.iter().position(|(it, _)| *it == ticket)?;
-        all.remove(at).map(|(_, loans)| loans)
+        let mut all = self.lock();
+        let at = all.iter().position(|it| it.ticket == ticket)?;
+        let lent = all.remove(at);
+        self.any.store(!all.is_empty(), Relaxed);
+        lent.map(|lent| lent.loans)
+    }
+
+    /// A state is about to change: loans that are too old must not keep what it was.
+    pub fn end_old(&self) {
+        let Some(age_max) = self.age_max.filter(|_| self.any.load(Relaxed)) else {
+            return;
+        };
+        let mut all = self.lock();
+        let is_old = |lent: &Lent| lent.since.is_some_and(|since| since.elapsed() >= age_max);
+        while all.front().is_some_and(is_old) {
+            all.pop_front();
+        }
+        self.any.store(!all.is_empty(), Relaxed);
     }
 }
 
@@ -143,6 +195,22 @@ mod tests {
         });
         assert_eq!(values.collect::<Vec<_>>(), [("b", 7), ("a", 8)]);
         assert!(lending.take(2).is_none(), "once");
+    }
+
+    #[test]
+    fn loans_end_with_their_time() {
+        let lasting = Lending::ending_after(Duration::MAX);
+        let ended = Lending::ending_after(Duration::ZERO);
+        for lending in [&lasting, &ended] {
+            assert!(lending.put(1, "a", Box::new(1)));
+            assert!(lending.put(2, "a", Box::new(2)));
+        }
+        assert!(ended.take(1).is_none(), "when another one came");
+        for lending in [&lasting, &ended] {
+            lending.end_old();
+        }
+        assert!(ended.take(2).is_none());
+        assert!(lasting.take(1).is_some() && lasting.take(2).is_some());
     }
 
     #[test]

@@ -43,6 +43,13 @@ struct Waiting {
     deadline: Time,
 }
 
+impl Waiting {
+    /// It was not executed, and there is time for it.
+    fn may_go_again(&self, now: Time) -> bool {
+        self.request.payload.is_some() && now < self.deadline
+    }
+}
+
 struct Ordered {
     batch: BatchId,
     session: SessionId,
@@ -412,7 +419,7 @@ impl Port {
     /// A batch is finished.
     pub fn on_done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
         if let Some(requests) = self.reads_in_flight.remove(&batch) {
-            return finish_reads(requests, &outcome);
+            return self.finish_reads(requests, &outcome, now);
         }
         let mut in_flight = self.in_flight.iter();
         let Some(at) = in_flight.position(|one| one.batch == batch) else {
@@ -454,12 +461,16 @@ impl Port {
             }
         }
         self.used_at = now;
-        let mut lost = false;
+        let (mut lost, mut again) = (false, Vec::new());
         for waiting in ordered.requests {
             let result = match results.next() {
                 Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
                 Some((RequestStatus::NotExecuted, _)) => {
                     lost = true;
+                    if waiting.may_go_again(now) {
+                        again.push(waiting);
+                        continue;
+                    }
                     Err(SubmitError::Busy)
                 }
                 _ => {
@@ -475,13 +486,47 @@ impl Port {
             self.session.number += 1;
             self.sequence_next = 1;
         }
+        self.put_back(again);
     }
 
-    /// None of them was executed: the session did not exist.
+    /// None of them was executed: the session did not exist, or their batch had results enough.
     fn put_back(&mut self, requests: Vec<Waiting>) {
         for waiting in requests.into_iter().rev() {
             self.queued_bytes += weight(&waiting.request);
             self.ordered.push_front(waiting);
+        }
+    }
+
+    fn finish_reads(&mut self, requests: Vec<Waiting>, outcome: &Outcome, now: Time) {
+        let mut results = match outcome {
+            Outcome::Results(bytes) => Some(Results::new(bytes)),
+            _ => None,
+        };
+        let mut again = Vec::new();
+        for waiting in requests {
+            let result = match (&mut results, &waiting.request.payload) {
+                (Some(_), None) => Ok(Vec::new()),
+                (Some(results), Some(_)) => match results.next() {
+                    Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
+                    Some((RequestStatus::NotExecuted, _)) if waiting.may_go_again(now) => {
+                        again.push(waiting);
+                        continue;
+                    }
+                    Some((RequestStatus::NotExecuted, _)) => Err(SubmitError::Busy),
+                    Some((RequestStatus::NotYet, _)) => Err(SubmitError::NotYet),
+                    Some((RequestStatus::NotKept, _)) => Err(SubmitError::NotKept),
+                    _ => Err(SubmitError::NoQuorum),
+                },
+                // A read that was not answered has changed nothing.
+                (None, _) if *outcome == Outcome::Busy => Err(SubmitError::Busy),
+                (None, _) => Err(SubmitError::NoQuorum),
+            };
+            waiting.request.finish(result);
+        }
+        // A batch executes its first request at least, so that each round has fewer.
+        for waiting in again.into_iter().rev() {
+            self.queued_bytes += weight(&waiting.request);
+            self.reads.push_front(waiting);
         }
     }
 
@@ -519,29 +564,6 @@ fn pop_if(queue: &mut VecDeque<Waiting>, wanted: impl Fn(&Waiting) -> bool) -> O
 
 fn weight(request: &Request) -> usize {
     request.payload.as_ref().map_or(0, |it| it.len()) + REQUEST_WEIGHT
-}
-
-fn finish_reads(requests: Vec<Waiting>, outcome: &Outcome) {
-    let mut results = match outcome {
-        Outcome::Results(bytes) => Some(Results::new(bytes)),
-        _ => None,
-    };
-    for waiting in requests {
-        let result = match (&mut results, &waiting.request.payload) {
-            (Some(_), None) => Ok(Vec::new()),
-            (Some(results), Some(_)) => match results.next() {
-                Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
-                Some((RequestStatus::NotExecuted, _)) => Err(SubmitError::Busy),
-                Some((RequestStatus::NotYet, _)) => Err(SubmitError::NotYet),
-                Some((RequestStatus::NotKept, _)) => Err(SubmitError::NotKept),
-                _ => Err(SubmitError::NoQuorum),
-            },
-            // A read that was not answered has changed nothing.
-            (None, _) if *outcome == Outcome::Busy => Err(SubmitError::Busy),
-            (None, _) => Err(SubmitError::NoQuorum),
-        };
-        waiting.request.finish(result);
-    }
 }
 
 #[cfg(test)]
@@ -694,6 +716,34 @@ mod tests {
         port.on_done(batch[0].id, results(&[(DONE, b""), (DONE, b"A")]), Time(3));
         assert_eq!(answer.recv(), Ok(Ok(b"A".to_vec())));
         assert!(port.idle());
+    }
+
+    #[test]
+    fn requests_behind_a_full_answer_go_again_in_time() {
+        const LATER: RequestStatus = RequestStatus::NotExecuted;
+        for level in [Level::Linearizable, Level::Stale, Level::Ordered] {
+            let mut port = port();
+            let answers: Vec<_> = [b"a", b"b", b"c"]
+                .map(|payload| push(&mut port, level, payload))
+                .into();
+            let mut now = Time(1);
+            for nth in 0..3 {
+                let batch = collect(&mut port, now).pop().expect("the rest");
+                let opens = kinds(&batch)[0].0 == RequestKind::Open;
+                let mut all = vec![(DONE, &b""[..]); usize::from(opens)];
+                all.push((DONE, b"done"));
+                // The last one has waited too long.
+                all.resize(kinds(&batch).len(), (LATER, &[]));
+                now = if nth == 1 { Time::NEVER } else { now };
+                port.on_done(batch.id, results(&all), now);
+                assert_eq!(answers[nth].recv(), Ok(Ok(b"done".to_vec())));
+                if nth == 1 {
+                    assert_eq!(answers[2].recv(), Ok(Err(SubmitError::Busy)));
+                    break;
+                }
+            }
+            assert!(port.idle() && port.queued_bytes == 0);
+        }
     }
 
     #[test]

@@ -370,6 +370,37 @@ fn damaged_past_value_is_an_error_and_never_an_answer() {
         "{told:?}"
     );
     assert_eq!(rig.query::<All>("all", &()).expect("the present").0, 3);
+    // The digest is another one than that of the other members, and comes.
+    let whole = stepped(&mut all_in_memory.machine, 1);
+    assert_ne!(stepped(&mut rig.machine, 1), whole);
+    is_damaged.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(stepped(&mut rig.machine, 1), whole);
+}
+
+#[test]
+fn read_of_too_much_past_is_refused_and_narrower_ones_are_not() {
+    let retention = Retention {
+        versions: u64::MAX,
+        ..Retention::default()
+    };
+    let mut rig = Rig::<Ledger>::with_archive(retention, Arc::new(Damaged::default()));
+    let keys = past::VALUES_MAX;
+    for round in 1..3 {
+        for key in 0..=keys {
+            let put = rig.ordered::<Option<i64>>("put", &(key.to_string(), round));
+            put.expect("executed");
+        }
+    }
+    let all = |version| rig.past::<All>(Kind::QueryAtVersion(version), 100, "all").1;
+    let shard = "it/0".to_owned();
+    assert_eq!(all(keys + 1), Err(CallError::TooMuchPast { shard }));
+    // One key has its last value there.
+    let (_, entries, _) = all(keys + 2).expect("told").value;
+    assert_eq!(entries.len() as u64, keys + 1);
+    assert_eq!(
+        rig.query::<All>("all", &()).expect("the present").2 as u64,
+        keys + 1
+    );
 }
 
 #[test]
@@ -1014,6 +1045,16 @@ fn gather_is_answered_at_its_mark_by_the_member_asked() {
     };
     assert!(!lend(2) && lend(5));
     assert_eq!(asked(&rig, 5, Kind::QueryFrom(1), 9).1, Ok((1, 7)));
+    // The query goes elsewhere, and says so to the member where it does not come.
+    let give_back = |member: u16| {
+        let call = Call::encode_with(Kind::Query, 0, |_| {});
+        let (returned, mut reply) = (Around::Returned(member, 9), Vec::new());
+        let machine = &other.machine;
+        machine.query(&other.at(), &returned.put(&call), &mut reply);
+        call::open_answer(&reply, "other/0").is_ok()
+    };
+    assert!(lend(5) && !give_back(2) && give_back(5));
+    assert!(other.machine.here.lending.take(9).is_none());
     let plain = rig.query::<(usize, u64)>("rank", &());
     let shard = "it/0".to_owned();
     assert_eq!(plain, Err(CallError::Schema { shard }), "without a place");

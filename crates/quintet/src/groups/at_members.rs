@@ -276,10 +276,29 @@ impl Placing {
             let opened = answer.and_then(|bytes| call::open_answer(&bytes, &name).map(drop));
             match opened {
                 Ok(()) => self.lend(member, ticket, nth + 1, done),
-                Err(error) => self.elsewhere(error, done),
+                Err(error) => {
+                    if nth > 0 {
+                        self.give_back(member, ticket);
+                    }
+                    self.elsewhere(error, done);
+                }
             }
         };
         calls.send(to, wanted, payload, Answering::next(lent));
+    }
+
+    /// The query does not come to this member: the states that were lent to it there would wait.
+    fn give_back(&self, member: u16, ticket: u64) {
+        let Some(sibling) = self.siblings.first() else {
+            return;
+        };
+        let call = Call::encode_with(Kind::Query, 0, |_| {});
+        let payload = Around::Returned(member, ticket).put(&call);
+        let to = self.calls.to(sibling, Some(member.into()));
+        let wanted = Wanted::Level(Level::Stale);
+        // One that does not arrive ends with its time.
+        let sent = Answering::next(drop);
+        self.calls.send(to, wanted, payload, sent);
     }
 
     fn ask(self, member: u16, ticket: u64, done: Answering) {
@@ -298,6 +317,9 @@ impl Placing {
                 |error| Some(error.clone()),
                 |bytes| call::open_answer(bytes, &self.source.name).err(),
             );
+            if answer.is_err() || fault.as_ref().is_some_and(may_differ) {
+                self.give_back(member, ticket);
+            }
             match fault {
                 Some(error) if may_differ(&error) => self.elsewhere(error, done),
                 _ => done.answer(answer),

@@ -44,6 +44,8 @@ use std::{
 
 /// The terms of services are compared one by one up to this many, else per service.
 const TERMS_NAMED: usize = 128;
+/// A state is lent to a query for so long, which is as long as a call waits unless it says otherwise.
+const LOAN_LASTS: Duration = Duration::from_secs(10);
 
 /// The settings of a group that is yet to be started.
 #[derive(Clone, Debug)]
@@ -229,7 +231,9 @@ impl LocalGroup {
                 let mut lending = lending.lock().unwrap_or_else(PoisonError::into_inner);
                 let here = Here {
                     member: replica.0,
-                    lending: lending.entry(replica).or_default().clone(),
+                    lending: (lending.entry(replica))
+                        .or_insert_with(|| Arc::new(Lending::ending_after(LOAN_LASTS)))
+                        .clone(),
                     archive: past
                         .as_ref()
                         .map_or_else(|| Arc::new(NoArchive) as _, Writer::archive),

@@ -114,6 +114,54 @@ fn fields_are_shown_as_of_now_and_of_each_version() {
     assert_eq!(told.value, Looked::Nothing);
 }
 
+#[derive(Default, Service)]
+struct Large {
+    value: Persistent<crate::Bytes>,
+    count: Persistent<u64>,
+}
+
+#[service]
+impl Large {
+    #[ordered]
+    fn set(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).expect("small");
+        *self.value = vec![0; bytes].into();
+        *self.count += 1;
+    }
+}
+
+#[test]
+fn look_reads_one_value_and_none_that_is_too_large() {
+    let archive = Damaged::default();
+    let is_damaged = archive.0.clone();
+    let mut rig = Rig::<Large>::with_archive(Retention::default(), Arc::new(archive));
+    for bytes in [33_u64 << 20, 7, 8] {
+        rig.ordered::<()>("set", &bytes).expect("executed");
+    }
+    let (number, _) = field::<Large>("value");
+    let look = |version| {
+        let look = Look::Value(None);
+        look_at(&rig, Kind::QueryAtVersion(version), number, &look)
+    };
+    let count = |version| value(&rig, Kind::QueryAtVersion(version), "count", None);
+    let encoded = |bytes: usize| encoding::length(&crate::Bytes::from(vec![0; bytes]));
+    let shown = look(2).expect("told").value;
+    let is_whole =
+        matches!(&shown, Looked::Value { bytes, .. } if bytes.len() as u64 == encoded(7));
+    assert!(is_whole, "{shown:?}");
+    is_damaged.store(true, std::sync::atomic::Ordering::Relaxed);
+    let large = Looked::TooLarge(encoded(33 << 20));
+    assert_eq!(look(1).expect("told").value, large);
+    assert!(matches!(
+        look(2),
+        Err(CallError::Panicked { stopped: false, .. })
+    ));
+    // Where the value of another field is whole.
+    assert_eq!(count(3), Some((Some(3), 100, "3\n".into())));
+    let told = look_at(&rig, Kind::QueryAtVersion(1), 0, &Look::Version);
+    assert_eq!(told.expect("told").version.0, 1);
+}
+
 #[test]
 fn version_that_is_trimmed_shows_nothing() {
     let rig = ledger(Retention {
