@@ -98,14 +98,19 @@ pub struct Candidate {
     pub id: ReplicaId,
     /// The shards, by their places in the layout, of which it has what a member needs.
     pub holds: Vec<usize>,
+    /// The shards that it cannot be a member of for now.
+    pub unfit: Vec<usize>,
 }
 
 impl Candidate {
     /// One that holds nothing yet.
     #[must_use]
     pub const fn new(id: ReplicaId) -> Self {
-        let holds = Vec::new();
-        Self { id, holds }
+        Self {
+            id,
+            holds: Vec::new(),
+            unfit: Vec::new(),
+        }
     }
 }
 
@@ -277,18 +282,25 @@ impl Layout {
         for of in &self.subgroups {
             let shards = first..first + of.groups.len();
             first = shards.end;
+            let is = |id, which: &dyn Fn(&Candidate) -> bool| {
+                present.iter().any(|it| it.id == id && which(it))
+            };
+            let fits = |id, shard| !is(id, &|it| it.unfit.contains(&shard));
+            let fitting = |nodes: ReplicaSet, shard: usize| -> ReplicaSet {
+                nodes.iter().filter(|id| fits(*id, shard)).collect()
+            };
             let may = |shard: usize| intersection(self.shards[shard].nodes, there);
             match &of.place {
                 Place::Among(_) => {}
                 Place::Pinned(_) => {
-                    shards.for_each(|shard| members[shard] = may(shard));
+                    shards.for_each(|shard| members[shard] = fitting(may(shard), shard));
                     continue;
                 }
                 Place::Union(parents) => {
                     for shard in shards {
                         let parts = parents.iter().filter_map(|name| self.sibling(shard, name));
                         let all = parts.fold(0, |all, part| all | members[part].0);
-                        members[shard] = ReplicaSet(all);
+                        members[shard] = fitting(ReplicaSet(all), shard);
                     }
                     continue;
                 }
@@ -299,16 +311,14 @@ impl Layout {
                     .shards
                     .get(shard)
                     .map_or(ReplicaSet::EMPTY, |it| it.members);
-                members[shard] = intersection(before, free).iter().take(of.max).collect();
+                let stay = fitting(intersection(before, free), shard);
+                members[shard] = stay.iter().take(of.max).collect();
                 free = ReplicaSet(free.0 & !members[shard].0);
             }
-            let holds = |id, shard| {
-                present
-                    .iter()
-                    .any(|it| it.id == id && it.holds.contains(&shard))
-            };
+            let holds = |id, shard| is(id, &|it| it.holds.contains(&shard));
             for shard in shards.clone() {
-                for id in free.iter().filter(|id| holds(*id, shard)) {
+                let holders = free.iter().filter(|id| holds(*id, shard));
+                for id in holders.filter(|id| fits(*id, shard)) {
                     if members[shard].len() < of.min {
                         members[shard].insert(id);
                         free = free.without(id);
@@ -316,25 +326,34 @@ impl Layout {
                 }
             }
             for most in [of.min, of.max] {
-                let fewest = |members: &[ReplicaSet]| {
-                    let shards = shards.clone().filter(|shard| members[*shard].len() < most);
-                    shards.min_by_key(|shard| members[*shard].len())
+                // Shards for which no node is left.
+                let mut done = Vec::new();
+                let fewest = |members: &[ReplicaSet], done: &[usize]| {
+                    let open =
+                        |shard: &usize| members[*shard].len() < most && !done.contains(shard);
+                    let open = shards.clone().filter(open);
+                    open.min_by_key(|shard| members[*shard].len())
                 };
-                while let Some(shard) = fewest(&members) {
+                while let Some(shard) = fewest(&members, &done) {
                     let from = |members: &[ReplicaSet]| {
-                        let more = shards.clone().filter(|it| members[*it].len() > of.min);
+                        let gives = |it: &usize| {
+                            let more = members[*it].len() > of.min;
+                            more && !fitting(members[*it], shard).is_empty()
+                        };
+                        let more = shards.clone().filter(gives);
                         more.max_by_key(|it| members[*it].len())
                     };
-                    let id = if let Some(id) = free.iter().next() {
+                    let id = if let Some(id) = fitting(free, shard).iter().next() {
                         free = free.without(id);
                         id
                     } else if let Some(from) = from(&members).filter(|_| most == of.min)
-                        && let Some(id) = members[from].iter().last()
+                        && let Some(id) = fitting(members[from], shard).iter().last()
                     {
                         members[from] = members[from].without(id);
                         id
                     } else {
-                        break;
+                        done.push(shard);
+                        continue;
                     };
                     members[shard].insert(id);
                 }
@@ -705,9 +724,47 @@ mod tests {
         back.push(Candidate {
             id: ReplicaId(3),
             holds: [1].into(),
+            unfit: Vec::new(),
         });
         let back = layout.assign(&both_gone, &back);
         assert_eq!(members(&back), [set(&[0, 2]), set(&[3])]);
+    }
+
+    #[test]
+    fn unfit_nodes_leave_their_places_to_others() {
+        let mut nodes = present(&[0, 1, 2, 3]);
+        nodes[0].unfit = [0].into();
+        let after = |text, before: Option<&Assignment>, nodes: &[Candidate]| {
+            let before = before.cloned().unwrap_or_default();
+            let layout = layout(text);
+            let assigned = layout.assign(&before, nodes);
+            (members(&assigned), assigned)
+        };
+        let two = "x groups=1-2 nodes=0-3 members=1..2";
+        let (all, before) = after(two, None, &present(&[0, 1, 2, 3]));
+        assert_eq!(all, [set(&[0, 2]), set(&[1, 3])]);
+        let (all, _) = after(two, Some(&before), &nodes);
+        assert_eq!(all, [set(&[2]), set(&[1, 3])], "the other shard is full");
+        let (all, _) = after(two, None, &nodes);
+        assert_eq!(all, [set(&[1, 2]), set(&[0, 3])]);
+        let (all, _) = after("x groups=1-2 pin=0,1|2,3", None, &nodes);
+        assert_eq!(all, [set(&[1]), set(&[2, 3])]);
+        nodes[0].unfit = [1].into();
+        let (all, _) = after("x groups=1-2 nodes=0-3 members=2..2", None, &nodes[..3]);
+        assert_eq!(all, [set(&[0, 2]), set(&[1])]);
+        nodes[0].unfit = [2].into();
+        let both = "a groups=1 pin=0;b groups=2 pin=1,2;c groups=3 union=a,b";
+        let (all, _) = after(both, None, &nodes);
+        assert_eq!(all[2], set(&[1, 2]), "of a union alone");
+        // Of a shard with more than it needs one comes that can.
+        let mut before = before;
+        (before.shards[0].members, before.shards[1].members) = (set(&[2, 3]), set(&[]));
+        nodes[3].unfit = [1].into();
+        let (all, _) = after(two, Some(&before), &nodes[2..]);
+        assert_eq!(all, [set(&[3]), set(&[2])]);
+        nodes[2].unfit = [1].into();
+        let (all, _) = after(two, Some(&before), &nodes[2..]);
+        assert_eq!(all, [set(&[2, 3]), set(&[])]);
     }
 
     #[test]

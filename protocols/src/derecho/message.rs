@@ -10,6 +10,7 @@
 //!   with shards:
 //!   member ──── Holds ────► members          how far its logs of shards go
 //!   holder ──── Whole ────► member           a copy up to here is complete
+//!   old process  Keep ────► members ─ Kept ─► old process
 //!   inspector ─ Prepare, Accept ──► members of the last view ── Promise, Accepted ──► inspector
 //! ```
 
@@ -338,6 +339,24 @@ pub enum Message {
         /// The end.
         end: Slot,
     },
+    /// The sender holds an old log of some shard, and would start again with an empty memory.
+    Keep {
+        /// The view.
+        view: u64,
+        /// Ascends with what it asks for: earlier answers are used no more.
+        number: u64,
+        /// The shards of which it would end a copy; none where it may not end.
+        shards: Vec<u32>,
+    },
+    /// The sender holds copies, too, and keeps them while the receiver asks the same.
+    Kept {
+        /// The view.
+        view: u64,
+        /// Of the question.
+        number: u64,
+        /// Those of the shards that it holds.
+        shards: Vec<u32>,
+    },
 }
 
 /// A message in blocks: whose it is, and all that its receivers need to know of it to take each
@@ -576,6 +595,8 @@ wire! {
         12 = Block { view as Number, number as Number, large, block, bytes },
         13 = Holds { view as Number, logs },
         14 = Whole { view as Number, end },
+        15 = Keep { view as Number, number as Number, shards },
+        16 = Kept { view as Number, number as Number, shards },
     } where is_possible
 }
 

@@ -41,6 +41,7 @@
 //! | `Join`, `Views` | outsider, anyone | I am here and hold up to …; what was agreed since |
 //! | `Fetch`, `Tail`, `Behind` | outsider, donor | entries; or fetch a snapshot |
 //! | `Holds`, `Whole` | member, members | how far logs of shards go; a copy is complete |
+//! | `Keep`, `Kept` | old process, members | I would end with copies of shards; I hold them and stay |
 //! | `Prepare`, `Promise`, `Accept`, `Accepted` | inspector, last view | total restart |
 //!
 //! Words: `starts` counts a replica's starts; a member is a replica with one such count.
@@ -165,6 +166,7 @@ mod replica;
 
 // The handlers, as `impl Derecho`, in the order of a message's way; then views and restarts.
 mod delivery;
+mod generations;
 mod push;
 mod rdmc;
 mod reads;

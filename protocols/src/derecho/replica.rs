@@ -5,6 +5,7 @@ use super::{
     bug::Bug,
     catch_up::CatchUp,
     failures::Failures,
+    generations::Keeping,
     inspection::Answer,
     joins::Joins,
     membership::{Act, Membership, Phase},
@@ -58,6 +59,7 @@ pub struct Derecho {
     pub(super) stream: Stream,
     pub(super) shards: Vec<Stream>,
     pub(super) holdings: Holdings,
+    pub(super) keeping: Keeping,
     /// The members that shards would have in the next view, when they need one.
     pub(super) coming: Option<Vec<ReplicaSet>>,
     /// Groups that have not started.
@@ -245,6 +247,7 @@ impl Protocol for Derecho {
             starting: shards.len(),
             shards,
             holdings: Holdings::new(members),
+            keeping: Keeping::new(members),
             coming: None,
             failures: Failures::new(members),
             joins: Joins::new(members),
@@ -365,6 +368,16 @@ impl Protocol for Derecho {
             } => self.on_accept(from, view, proposal, source, ctx),
             Message::Accepted { view, ballot } => self.on_accepted(from, view, ballot, ctx),
             Message::Holds { view, logs } => self.on_holds(from, view, logs),
+            Message::Keep {
+                view,
+                number,
+                shards,
+            } => self.on_keep(from, (view, number), shards, ctx),
+            Message::Kept {
+                view,
+                number,
+                shards,
+            } => self.on_kept((view, number), &shards, ctx),
             Message::Whole { .. } => ctx.mark("ignored: a shard's message in the group itself"),
             Message::Request(_) | Message::Taken(_) => {
                 ctx.mark("ignored: not a replica's message");
@@ -748,7 +761,7 @@ impl Protocol for Derecho {
 
 impl Derecho {
     /// Whether all of a shard's content is here, and not an empty log in its place.
-    fn holds_content(&self, shard: usize) -> bool {
+    pub(super) fn holds_content(&self, shard: usize) -> bool {
         self.membership.is_held(shard) && !self.shards[shard].catch_up.begun_again
     }
 

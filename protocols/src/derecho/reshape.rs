@@ -163,7 +163,7 @@ impl Derecho {
     }
 
     /// How much a replica has of a shard's log, by its own word in this view.
-    fn told(&self, id: ReplicaId, shard: usize) -> Option<Holding> {
+    pub(super) fn told(&self, id: ReplicaId, shard: usize) -> Option<Holding> {
         match id == self.me.id() {
             true => Some(self.holding(shard)),
             false => (self.holdings.of(id, self.membership.number(), shard)).copied(),
@@ -225,15 +225,18 @@ impl Derecho {
         let holders: Vec<_> = (0..view.shards.len())
             .map(|shard| self.holders(shard, there))
             .collect();
-        let present: Vec<Candidate> = (there.iter())
-            .map(|id| {
+        let present: Vec<Candidate> = (next.iter())
+            .map(|member| {
+                let id = member.id;
                 let holds = |shard: &usize| {
                     let told = self.told(id, *shard).filter(|_| id != self.me.id());
                     holders[*shard].iter().any(|(of, _)| *of == id)
                         || told.is_some_and(|told| told.complete)
                 };
                 let holds = (0..view.shards.len()).filter(holds).collect();
-                Candidate { id, holds }
+                let unfit = |shard: &usize| self.has_old_log(*member, *shard);
+                let unfit = (0..view.shards.len()).filter(unfit).collect();
+                Candidate { id, holds, unfit }
             })
             .collect();
         let assigned = layout.assign(&targets(view), &present);
@@ -313,8 +316,8 @@ impl Derecho {
         shards.collect()
     }
 
-    /// Looks whether a view change would take up a lost shard, let a member into one, or give a lost
-    /// one other targets. Members that it would let in come in then, however near they are by that
+    /// Looks whether a view change would take up a lost shard, let a member into one, or give one
+    /// other targets that is lost, or has one that cannot follow it. Members that it would let in come in then, however near they are by that
     /// time: else one that is near now and then would make one view change after another.
     pub(super) fn look_at_shards(&mut self) {
         let view = self.membership.view();
@@ -335,7 +338,9 @@ impl Derecho {
             let active = next.active_in == view.number + 1;
             let comes = active && !less(next.members, old.members).is_empty();
             let lost = !view.is_active(shard);
-            comes || lost && (active || old.targets != next.targets)
+            let unfit = |of: &&Member| old.targets.contains(of.id) && self.has_old_log(**of, shard);
+            let waits = lost || view.members.iter().any(|member| unfit(&member));
+            comes || lost && active || waits && old.targets != next.targets
         });
         let members = next.iter().map(|shard| shard.members);
         self.coming = gains.then(|| members.collect());

@@ -65,8 +65,9 @@
 //!   process that was cut off with the log of before has slots of the same numbers with other
 //!   contents. Its log counts as nothing from when it hears of that view: it takes no part, gives
 //!   none of it, and refuses reads of the past, too. Neither log nor state can become those of the
-//!   others, so its process starts again, as soon as other shards in memory do not need it. If it is
-//!   heard before that view, its log is what the shard continues from, and nothing is begun.
+//!   others, so its process starts again, as soon as other shards in memory do not need it
+//!   (`generations.rs`); until then the shard gets other members. If it is heard before that view, its
+//!   log is what the shard continues from, and nothing is begun.
 //! - **Slow members** (D11) are found in each shard, too: by comparison in one of three members or
 //!   more, by the pace of disks and links in any. A member of a shard that stands still for
 //!   `restart_timeout` (its log does not become durable, or it never comes to hold it) leaves the
@@ -77,12 +78,12 @@ pub(super) use super::bug::Bug;
 use super::{
     Derecho,
     membership::Act,
-    message::{Entry, Holding, Message, View},
+    message::{Entry, Holding, Member, Message, View},
     reads::refuse_all,
     sst::WEDGED,
     stream::Stream,
 };
-use alloc::{format, vec, vec::Vec};
+use alloc::{vec, vec::Vec};
 use quintet_replica::{
     Context, Durability, GroupId, Lane, ReplicaId, ReplicaSet, Role, RoleState, Slot,
 };
@@ -96,26 +97,45 @@ type SlotWords = Vec<(u64, Vec<u64>)>;
 /// More than any slot: everything that there is.
 const ALL: Slot = Slot(u64::MAX >> 2);
 
-/// Logs of shards as others have told of them, by replica: in which view.
+/// Logs of shards as others have told of them.
 #[derive(Debug, Default, Hash)]
-pub(super) struct Holdings(Vec<(u64, Vec<Holding>)>);
+pub(super) struct Holdings {
+    /// By replica: in which view.
+    told: Vec<(u64, Vec<Holding>)>,
+    /// By replica: the shards of which it has an old log, in which of its starts.
+    old: Vec<(u64, Vec<u32>)>,
+}
 
 impl Holdings {
     pub fn new(members: usize) -> Self {
-        Self(vec![(0, Vec::new()); members])
+        Self {
+            told: vec![(0, Vec::new()); members],
+            old: vec![(0, Vec::new()); members],
+        }
     }
 
     pub fn heard(&mut self, from: ReplicaId, view: u64, logs: Vec<Holding>) {
-        self.0[from.index()] = (view, logs);
+        self.told[from.index()] = (view, logs);
+    }
+
+    /// A replica has told which of its logs are of before a shard was begun again. They stay so as
+    /// long as its process does.
+    pub fn has_old(&mut self, from: ReplicaId, starts: u64, shards: Vec<u32>) {
+        self.old[from.index()] = (starts, shards);
+    }
+
+    pub fn is_old(&self, of: Member, shard: usize) -> bool {
+        let (starts, shards) = &self.old[of.id.index()];
+        *starts == of.starts && shards.contains(&(shard as u32))
     }
 
     pub fn forget(&mut self, from: ReplicaId) {
-        self.0[from.index()] = (0, Vec::new());
+        self.told[from.index()] = (0, Vec::new());
     }
 
     /// The log of a shard as a replica told of it in this view.
     pub fn of(&self, id: ReplicaId, view: u64, shard: usize) -> Option<&Holding> {
-        let (told, logs) = &self.0[id.index()];
+        let (told, logs) = &self.told[id.index()];
         let mut logs = logs.iter().filter(|_| *told == view);
         logs.find(|log| log.shard as usize == shard)
     }
@@ -496,6 +516,16 @@ impl Derecho {
     }
 
     pub(super) fn on_holds(&mut self, from: ReplicaId, view: u64, logs: Vec<Holding>) {
+        let present = self.membership.view();
+        let starts = present.starts(from).max(self.joins.starts(from));
+        if let Some(starts) = starts.filter(|_| view == present.number) {
+            let is_old = |told: &&Holding| {
+                let shard = present.shards.get(told.shard as usize);
+                shard.is_some_and(|shard| told.generation < shard.generation)
+            };
+            let old = logs.iter().filter(is_old).map(|told| told.shard);
+            self.holdings.has_old(from, starts, old.collect());
+        }
         self.holdings.heard(from, view, logs);
     }
 
@@ -747,37 +777,5 @@ impl Derecho {
         self.look_at_shards();
         self.note_shards();
         self.give_up_old(ctx);
-    }
-
-    /// A replica that holds the log and state of a shard as it was before it was begun again has
-    /// nothing that could become the present one: its process starts again, without what is in its
-    /// memory. Of those that must, one after the other, and only when all other shards in memory are
-    /// held elsewhere, too.
-    fn give_up_old(&self, ctx: &mut Context<'_, Self>) {
-        let live = self.membership.live();
-        let (view, own) = (self.membership.view(), self.me.id());
-        let mut all = self.shards.iter();
-        let Some(old) = all.find(|stream| stream.catch_up.old.is_some()) else {
-            return;
-        };
-        let shards = 0..self.shards.len();
-        let is_old = |id: &ReplicaId| {
-            let mut told = (shards.clone()).filter_map(|it| self.holdings.of(*id, view.number, it));
-            told.any(|told| !self.is_present(told))
-        };
-        let in_memory = |shard: &usize| self.shards[*shard].durability == Durability::Memory;
-        let others = |shard: usize| {
-            let mut holders = self.holders(shard, live).into_iter();
-            !self.membership.is_held(shard) || holders.any(|(id, _)| id != own)
-        };
-        let waits = live.iter().take_while(|id| *id < own).any(|id| is_old(&id));
-        if waits || !shards.clone().filter(in_memory).all(others) {
-            return ctx.mark("an earlier generation is kept for now");
-        }
-        ctx.start_again(format!(
-            "group {} was begun again (--bootstrap-again) while this process, which holds what was \
-             in it before, was cut off",
-            old.group
-        ));
     }
 }

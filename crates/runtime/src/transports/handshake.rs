@@ -33,7 +33,7 @@ use sha2::Sha256;
 use std::fmt;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"QUINTET\n");
-pub(crate) const FORMAT: u16 = 12;
+pub(crate) const FORMAT: u16 = 13;
 pub(crate) const HEADER: usize = 20;
 /// No identity or refusal is longer, descriptor included.
 pub(crate) const BODY_MAX: usize = 64 << 10;

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::group::MS;
 use alloc::vec::Vec;
-use quintet_replica::ReplicaId;
+use quintet_replica::{GroupId, ReplicaId};
 
 /// Two of which both are needed, in memory, and spares.
 const MEMORY: &str = "store groups=1 nodes=0-4 members=2..2 durability=memory";
@@ -101,30 +101,177 @@ fn old_process_that_comes_back_in_time_is_followed() {
     }
 }
 
-/// Both hold what counts no more of one shard, and all that there is of another one.
+/// Of one shard 3 and 4 are to hold what counts no more, and of another one all that there is.
+const COPIES: &str = "a groups=1 pin=2,3,4 members=1..3 durability=memory;\
+                      b groups=2 pin=3,4 members=1..2 durability=memory";
+
+/// They come back as the only ones with the content of the second shard.
+fn two_that_hold_copies_come_back(seed: u64) -> Cluster {
+    let mut cluster = written(None, COPIES, seed);
+    let kept: Vec<_> = (0..5).map(|id| cluster.write(id, 2)).collect();
+    answered(&mut cluster, &kept);
+    // The beats of the others come at any time between those of 3 and 4.
+    cluster.run(MS * (seed as u32 * 7 % 50));
+    begin_again_without(&mut cluster, &[3, 4]);
+    cluster.give_up(1);
+    let batch = cluster.write(0, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.heal();
+    cluster
+}
+
+/// Both have started again, and what the second shard held is there.
+fn both_started_again(cluster: &mut Cluster) {
+    cluster.run(MS * 1000);
+    wait_until_whole(cluster);
+    let batches = [cluster.write(0, 1), cluster.write(1, 2)];
+    answered(cluster, &batches);
+    cluster.assert_kept();
+    assert_eq!(started_again(cluster), 2);
+    let generations = (cluster.replica(0).membership.view().shards.iter())
+        .map(|shard| shard.generation)
+        .collect::<Vec<_>>();
+    assert_eq!(generations, [1, 0]);
+}
+
+fn started_again(cluster: &Cluster) -> u32 {
+    cluster.marks.get("started again").copied().unwrap_or(0)
+}
+
+/// Whether a process has an old log of the first shard, and a copy of the second, as another one has
+/// that it knows of.
+fn is_old_beside(cluster: &Cluster, id: u16, other: u16) -> bool {
+    if !cluster.is_up(id) || !cluster.is_up(other) {
+        return false;
+    }
+    let replica = cluster.replica(id);
+    let old = replica.shards[0].catch_up.old.is_some();
+    let live = replica.membership.live();
+    let mut holders = replica.holders(1, live).into_iter();
+    let holds = holders.any(|(id, _)| id == ReplicaId(other));
+    let copy = replica.membership.is_held(1);
+    old && copy && holds && replica.membership.is_active()
+}
+
 #[test]
 fn old_processes_start_again_one_after_the_other() {
     for seed in 0..10 {
-        let layout = "a groups=1 pin=2,3,4 members=1..3 durability=memory;\
-                      b groups=2 pin=3,4 members=1..2 durability=memory";
-        let mut cluster = written(None, layout, 560 + seed);
-        let kept: Vec<_> = (0..5).map(|id| cluster.write(id, 2)).collect();
-        answered(&mut cluster, &kept);
-        begin_again_without(&mut cluster, &[3, 4]);
-        cluster.give_up(1);
-        let batch = cluster.write(0, 1);
-        answered(&mut cluster, &[batch]);
-        cluster.heal();
+        let mut cluster = two_that_hold_copies_come_back(560 + seed);
+        both_started_again(&mut cluster);
+    }
+}
+
+/// The table shows each what the other one holds, and none hears that the other is old, too.
+#[test]
+fn old_processes_that_hear_nothing_keep_their_copies() {
+    let mut both = 0;
+    for seed in 0..60 {
+        let mut cluster = two_that_hold_copies_come_back(640 + seed);
+        let ends = |cluster: &Cluster| started_again(cluster) > 0;
+        cluster.run_until("the view of both", |cluster| {
+            let wedges = |id| cluster.is_up(id) && cluster.replica(id).membership.wedging();
+            ends(cluster) || is_old_beside(cluster, 3, 4) && wedges(3) && wedges(4)
+        });
+        cluster.muted.extend([(3, GroupId(0)), (4, GroupId(0))]);
+        cluster.run(MS * 200);
+        if !ends(&cluster) {
+            both += u32::from(is_old_beside(&cluster, 3, 4) && is_old_beside(&cluster, 4, 3));
+        }
+        assert!(
+            started_again(&cluster) < 2,
+            "both have given up: {}",
+            cluster.picture()
+        );
+        cluster.muted.clear();
+        both_started_again(&mut cluster);
+    }
+    assert!(both > 2, "{both}");
+}
+
+#[test]
+fn old_process_relies_on_no_copy_that_has_just_ended() {
+    let mut seen = 0;
+    for seed in 0..20 {
+        let mut cluster = two_that_hold_copies_come_back(660 + seed);
+        cluster.run_until("a copy beside it", |cluster| {
+            started_again(cluster) > 0 || is_old_beside(cluster, 3, 4)
+        });
+        if started_again(&cluster) > 0 {
+            continue;
+        }
+        seen += 1;
+        cluster.crash(4);
+        cluster.run(MS * 1000);
+        assert_eq!(started_again(&cluster), 0, "{}", cluster.picture());
+        cluster.start(4);
         cluster.run(MS * 1000);
         wait_until_whole(&mut cluster);
         let batches = [cluster.write(0, 1), cluster.write(1, 2)];
         answered(&mut cluster, &batches);
         cluster.assert_kept();
-        assert_eq!(cluster.marks.get("started again"), Some(&2));
-        let generations = (cluster.replica(0).membership.view().shards.iter())
-            .map(|shard| shard.generation)
-            .collect::<Vec<_>>();
-        assert_eq!(generations, [1, 0]);
+        assert_eq!(started_again(&cluster), 1);
+    }
+    assert!(seen > 5, "{seen}");
+}
+
+/// 1 has the only copy of the second shard, and cannot give it up.
+#[test]
+fn old_process_that_must_stay_takes_no_place_in_a_shard() {
+    for seed in 0..10 {
+        let layout = "a groups=1 nodes=0-3 members=2..2 durability=memory;\
+                      b groups=2 pin=1 members=1..1 durability=memory";
+        let mut cluster = written(None, layout, 680 + seed);
+        let kept: Vec<_> = (0..5).map(|id| cluster.write(id, 2)).collect();
+        answered(&mut cluster, &kept);
+        begin_again_without(&mut cluster, &[1]);
+        cluster.give_up(1);
+        let batch = cluster.write(4, 1);
+        answered(&mut cluster, &[batch]);
+        let members = cluster.replica(4).membership.view().shards[0].members;
+        let dies = if seed % 2 == 0 { 0 } else { 2 };
+        assert!(members.contains(ReplicaId(dies)), "{members:?}");
+        cluster.heal();
+        if seed < 5 {
+            cluster.run(MS * 1000);
+            wait_until_whole(&mut cluster);
+        }
+        cluster.crash(dies);
+        cluster.run(MS * 1000);
+        wait_until_whole(&mut cluster);
+        let batches = [cluster.write(4, 1), cluster.write(3, 2)];
+        answered(&mut cluster, &batches);
+        cluster.assert_kept();
+        let members = cluster.replica(4).membership.view().shards[0].members;
+        assert!(members.contains(ReplicaId(3)), "{members:?}");
+        assert_eq!(
+            started_again(&cluster),
+            0,
+            "it holds what no other one does"
+        );
+    }
+}
+
+#[test]
+fn old_process_that_must_stay_keeps_no_other_from_its_start() {
+    for seed in 0..10 {
+        let layout = "a groups=1 nodes=0-4 members=2..3 durability=memory;\
+                      b groups=2 pin=1 members=1..1 durability=memory";
+        let mut cluster = written(None, layout, 690 + seed);
+        let kept: Vec<_> = (0..5).map(|id| cluster.write(id, 2)).collect();
+        answered(&mut cluster, &kept);
+        begin_again_without(&mut cluster, &[1, 2]);
+        cluster.give_up(1);
+        let batch = cluster.write(4, 1);
+        answered(&mut cluster, &[batch]);
+        cluster.heal();
+        cluster.run_until("a start", |cluster| started_again(cluster) > 0);
+        assert!(cluster.is_up(1) && !cluster.is_up(2));
+        cluster.run(MS * 1000);
+        wait_until_whole(&mut cluster);
+        let batches = [cluster.write(4, 1), cluster.write(3, 2)];
+        answered(&mut cluster, &batches);
+        cluster.assert_kept();
+        assert_eq!(started_again(&cluster), 1);
     }
 }
 

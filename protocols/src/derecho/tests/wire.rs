@@ -236,9 +236,20 @@ fn encodings_of_shards_stay_as_they_are() {
         logs: vec![log],
     });
     encodings.check(&Message::Whole { view, end });
+    let (number, shards) = (3, vec![0, 2]);
+    encodings.check(&Message::Keep {
+        view,
+        number,
+        shards: shards.clone(),
+    });
+    encodings.check(&Message::Kept {
+        view,
+        number,
+        shards,
+    });
     assert_eq!(
         encodings.hash(),
-        50_559_514_293_681_338_893_453_703_685_240_793_621
+        89_041_338_259_492_329_729_288_299_316_316_802_404
     );
 }
 
