@@ -2,9 +2,10 @@
 //! in processes of their own.
 //!
 //! ```text
-//!   cargo bench -p quintet --bench services -- [calls|disk|stable|shards|change] [DIRECTORY]
+//!   cargo bench -p quintet --bench services -- [calls|events|disk|stable|shards|change] [DIRECTORY]
 //!
 //!   calls    marshalled calls beside handlers that do nothing    Fig. 16(a)
+//!   events   small calls per second, thousands of them in progress
 //!   disk     versions on the disk beside plain writers           Fig. 16(b)
 //!   stable   update to closed, query at the present time         Fig. 17
 //!   shards   queries of 1 to 6 shards at one time                Fig. 18, right
@@ -164,6 +165,35 @@ fn calls() -> Outcome {
             println!(
                 "| {members} | {size} | {nothing:.0} | {in_memory:.0} | {versions:.0} | {copied:.0} |"
             );
+        }
+    }
+    Ok(())
+}
+
+/// Calls of 16 bytes per second, from one thread.
+fn events() -> Outcome {
+    println!("| members | in progress | calls/s |");
+    println!("|---|---|---|");
+    for members in [2, 3] {
+        for window in [64, 4096] {
+            let group = Group::local(members).one::<Nothing>("it").start()?;
+            let shard = group.shard::<Nothing>("it", 0)?;
+            let count = 1_000_000;
+            let mut waiting = VecDeque::with_capacity(window);
+            let began = Instant::now();
+            for _ in 0..count {
+                waiting.push_back(shard.ordered().put(&[7; 16]));
+                if waiting.len() >= window
+                    && let Some(first) = waiting.pop_front()
+                {
+                    first.wait()?;
+                }
+            }
+            for pending in waiting {
+                pending.wait()?;
+            }
+            let rate = f64::from(count) / began.elapsed().as_secs_f64();
+            println!("| {members} | {window} | {rate:.0} |");
         }
     }
     Ok(())
@@ -449,11 +479,15 @@ fn main() -> Outcome {
         "stable" => stable(),
         "shards" => shards(),
         "change" => change(),
+        "events" => events(),
         "" => calls()
+            .and_then(|()| events())
             .and_then(|()| disk(&directory))
             .and_then(|()| stable())
             .and_then(|()| shards())
             .and_then(|()| change()),
-        other => Err(format!("'{other}' is none of calls, disk, stable, shards, change").into()),
+        other => {
+            Err(format!("'{other}' is none of calls, events, disk, stable, shards, change").into())
+        }
     }
 }

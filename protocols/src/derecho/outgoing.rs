@@ -125,7 +125,9 @@ impl Outgoing {
 
     /// Bytes of whole messages that go with the next put.
     pub fn unput_bytes(&self) -> usize {
-        let whole = self.unput().filter(|sent| sent.path == Path::Whole);
+        let newest = self.unacked.iter().rev();
+        let unput = newest.take_while(|sent| sent.slot >= self.slots_put);
+        let whole = unput.filter(|sent| sent.path == Path::Whole);
         whole.map(|sent| sent.body.len()).sum()
     }
 

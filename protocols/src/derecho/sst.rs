@@ -79,25 +79,33 @@ pub(super) struct Layout {
     slot_words: u32,
     subgroups: u32,
     shards: u32,
+    /// Words of a row for one view; every look at a column needs it.
+    area_words: u32,
 }
 
 impl Layout {
-    pub fn new(members: usize, window: usize, slot_bytes: usize) -> Self {
-        Self {
+    pub const fn new(members: usize, window: usize, slot_bytes: usize) -> Self {
+        let layout = Self {
             members: members as u32,
             window: window as u32,
             slot_words: 2 + slot_bytes.div_ceil(8) as u32,
             subgroups: 0,
             shards: 0,
-        }
+            area_words: 0,
+        };
+        layout.with_shards(0, 0)
     }
 
     /// The same with blocks.
     pub const fn with_shards(self, subgroups: usize, shards: usize) -> Self {
-        Self {
+        let layout = Self {
             subgroups: subgroups as u32,
             shards: shards as u32,
             ..self
+        };
+        Self {
+            area_words: layout.block(layout.subgroups),
+            ..layout
         }
     }
 
@@ -167,7 +175,7 @@ impl Layout {
         ring + (number % self.window as u64) as u32 * self.slot_words
     }
     pub const fn area_words(&self) -> u32 {
-        self.block(self.subgroups)
+        self.area_words
     }
     pub const fn area(&self, view: u64) -> u32 {
         (view % 2) as u32 * self.area_words()
@@ -285,11 +293,13 @@ impl Table {
     }
 
     /// Whether the row of a member is that of the current view.
+    #[inline]
     pub fn valid(&self, of: ReplicaId) -> bool {
         self.get(of, HEAD) == self.view && self.get(of, VIEW) == self.view
     }
 
     /// Projects one column of a row of the current view.
+    #[inline]
     pub fn get(&self, of: ReplicaId, column: u32) -> u64 {
         self.rows[of.index()][(self.layout.area(self.view) + column) as usize]
     }
@@ -410,6 +420,7 @@ impl Table {
     }
 
     /// A column of a row, or 0 while the row is not one of this view.
+    #[inline]
     pub fn read(&self, of: ReplicaId, column: u32) -> u64 {
         if self.valid(of) {
             self.get(of, column)
