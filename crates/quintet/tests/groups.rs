@@ -14,8 +14,8 @@ use std::{
     process::Command,
 };
 use support::{
-    Demo, Guard, Replica, base_port, eventually, fails, load::Load, quintet, run, signal, stderr,
-    stdout,
+    Client, Demo, Guard, Replica, base_port, eventually, fails, load::Load, quintet, run, signal,
+    stderr, stdout,
 };
 
 /// Two shards on disk by one protocol and one in memory by another, over four replicas.
@@ -417,6 +417,103 @@ fn shard_in_memory_outlives_its_members_one_after_the_other() {
     served(&dir);
     set(&demo.replicas[3], "key:0:0", "new");
     assert_eq!(kept(2).unwrap(), "1");
+}
+
+/// A process that stands still until this ends.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(pid: u32) -> Self {
+        signal(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn process_with_the_old_content_of_a_shard_starts_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = start_viewed(directory.path(), REMEMBERED);
+    let dir = directory.path().join("demo").display().to_string();
+    served(&dir);
+    set(&demo.replicas[0], "kept", "1");
+    set(&demo.replicas[0], "key:before", "old");
+    set(&demo.replicas[0], "key:both", "old");
+    let old = members(&dir).pop().unwrap()[1];
+    let (mut others, old): (Vec<_>, _) = (
+        demo.replicas
+            .iter()
+            .filter(|it| it.id != old)
+            .cloned()
+            .collect(),
+        &demo.replicas[old as usize],
+    );
+    let stopped = Stopped::new(old.pid);
+    for replica in &others {
+        signal(replica.pid, Signal::KILL);
+        eventually("it has ended", || replica.status().is_none().then_some(()));
+    }
+    let mut again: Vec<Guard> = Vec::new();
+    for replica in &mut others {
+        replica.serve.push("--bootstrap-again".to_owned());
+        again.push(replica.start_by_hand());
+    }
+    let asked = |replica: &Replica, words: &[&str]| {
+        let mut client = Client::connect(&replica.redis).ok()?;
+        client.ask(words).ok()
+    };
+    let is_new = |replica: &Replica| {
+        let read = |key: &str| asked(replica, &["GET", key]);
+        let (before, both) = (read("key:before")?, read("key:both")?);
+        assert!(before != "old" && both != "old", "{before}, {both}");
+        let kept = read("kept")? == "1";
+        (kept && before == "nil" && both == "new").then_some(())
+    };
+    eventually("the shard is begun again", || {
+        let reply = asked(&others[0], &["SET", "key:both", "new"])?;
+        (reply == "OK").then_some(())
+    });
+    others.iter().for_each(|replica| {
+        eventually("the others have the new content", || is_new(replica));
+    });
+    drop(stopped);
+    let log = old.dir.with_file_name("quintet.log");
+    eventually("the old process starts again", || {
+        is_new(old);
+        let log = fs::read_to_string(&log).unwrap();
+        let begins = log.contains("this process begins again");
+        begins.then(|| assert!(log.contains("was begun again (--bootstrap-again)"), "{log}"))
+    });
+    eventually("it has the new content", || is_new(old));
+    served(&dir);
+    // The same process, which may be a member of the shard again.
+    assert_eq!(old.status().unwrap()["pid"], old.pid);
+    for victim in members(&dir).pop().unwrap() {
+        let victim = &demo.replicas[victim as usize];
+        if victim.id == old.id {
+            continue;
+        }
+        let pid = victim.status().unwrap()["pid"].as_u64().unwrap();
+        signal(pid as u32, Signal::KILL);
+        eventually("another one is a member", || {
+            let now = members(&dir).pop().unwrap_or_default();
+            let is_replaced = now.len() == 2 && !now.contains(&victim.id);
+            (is_replaced && shards(&dir).1 == Some(0)).then_some(())
+        });
+        eventually("it has the new content", || is_new(old));
+        let replica = others.iter_mut().find(|it| it.id == victim.id).unwrap();
+        replica.serve.pop();
+        again.push(replica.start_by_hand());
+        served(&dir);
+    }
+    demo.replicas.iter().for_each(|replica| {
+        eventually("all answer the new content", || is_new(replica));
+    });
 }
 
 #[test]
