@@ -4,7 +4,9 @@
 
 mod support;
 
-use quintet::groups::{Bytes, Group, Persistent, PersistentMap, Service, Time, Volatile, service};
+use quintet::groups::{
+    Bytes, Group, Persistent, PersistentMap, Retention, Service, Time, Volatile, service,
+};
 use rustix::{io::Errno, process::Signal};
 use std::{
     fs,
@@ -334,4 +336,75 @@ fn services_are_directories_of_files_now_and_then() {
     assert_eq!(text("shelf/1/items/pallet"), "three");
     signal(mount.0.id(), Signal::INT);
     assert!(mount.wait().success());
+}
+
+#[test]
+fn clients_of_redis_read_fields_by_name() {
+    let group = Group::local(3).protocol("multipaxos").layout(LAYOUT);
+    let group = group.retain(Retention {
+        versions: 4,
+        ..Retention::default()
+    });
+    let group = group.serve::<Shelf>().serve::<Board>().start().unwrap();
+    group.wait_ready(LONG).unwrap();
+    let server = group.serve_calls("127.0.0.1:0").unwrap();
+    let mut client = Client::connect(&server.address().to_string()).unwrap();
+    let mut ask = |command: &str| -> Vec<String> {
+        client
+            .ask_all(&command.split(' ').collect::<Vec<_>>())
+            .unwrap()
+    };
+    for key in ["c", "a", "b"] {
+        ask(&format!(r#"QUINTET.CALL shelf/0 put ["{key}","of-{key}"]"#));
+    }
+    ask("QUINTET.CALL shelf/0 price [17,5]");
+    ask("QUINTET.CALL shelf/0 price [3,5]");
+    let fields = [
+        "map", "items", "map", "prices", "value", "count", "value", "title",
+    ];
+    assert_eq!(ask("QUINTET.FIELDS shelf/0"), fields);
+    assert_eq!(ask("QUINTET.KEYS shelf/0 items"), ["nil", "a", "b", "c"]);
+    let some = ask("quintet.keys shelf/0 items from b count 1");
+    assert_eq!(some, ["c", "b"]);
+    assert_eq!(ask("QUINTET.KEYS shelf/0 items AT v:2"), ["nil", "a", "c"]);
+    assert_eq!(ask("QUINTET.KEYS shelf/0 prices"), ["nil", "3", "17"]);
+    let value = ask("QUINTET.VALUE shelf/0 items KEY a");
+    assert_eq!(value[..2], ["of-a", "2"]);
+    assert_eq!(ask("QUINTET.VALUE shelf/0 items KEY a AT v:2"), value);
+    let version = ask("QUINTET.VERSION shelf/0 AT v:2");
+    assert_eq!(version, ["2", &value[2]]);
+    assert_eq!(ask("QUINTET.VERSION shelf/0")[0], "5");
+    assert_eq!(ask("QUINTET.VALUE shelf/0 items KEY none"), ["nil"]);
+    assert_eq!(ask("QUINTET.VALUE shelf/0 count")[..2], ["3\n", "3"]);
+    assert_eq!(ask("QUINTET.VALUE board/0 newest")[0], "[]\n");
+    for (command, why) in [
+        ("QUINTET.FIELDS shelf/2", "there is no shard 'shelf/2'"),
+        ("QUINTET.FIELDS", "usage: QUINTET.FIELDS SHARD"),
+        ("QUINTET.VERSION shelf/0 AT", "usage: QUINTET.VERSION"),
+        ("QUINTET.VERSION shelf/0 AT yesterday", "is not a time"),
+        ("QUINTET.VERSION shelf/0 AT v:0", "-NOHISTORY"),
+        ("QUINTET.VERSION shelf/0 AT v:9", "-NOTYET"),
+        ("QUINTET.VERSION board/0 AT v:0", "-NOHISTORY"),
+        (
+            "QUINTET.KEYS shelf/0 none",
+            "it has items, prices, count, title",
+        ),
+        ("QUINTET.KEYS shelf/0 count", "'count' is no map"),
+        ("QUINTET.KEYS shelf/0 items COUNT 0", "usage: QUINTET.KEYS"),
+        ("QUINTET.KEYS shelf/0 items KEY a", "usage: QUINTET.KEYS"),
+        (
+            "QUINTET.KEYS shelf/0 prices FROM a",
+            "-BADKEY 'a' is no key",
+        ),
+        ("QUINTET.VALUE shelf/0 prices KEY 017", "-BADKEY"),
+        ("QUINTET.VALUE shelf/0 items", "name a key with KEY"),
+        ("QUINTET.VALUE shelf/0 count KEY a", "-BADKEY"),
+        ("QUINTET.VALUE shelf/0 items FROM a", "usage: QUINTET.VALUE"),
+    ] {
+        let refused = ask(command).join(" ");
+        assert!(
+            refused.starts_with('-') && refused.contains(why),
+            "{command}: {refused}"
+        );
+    }
 }
