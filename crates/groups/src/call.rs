@@ -296,7 +296,17 @@ pub enum Fault {
     NotLent,
     /// One read of the past read too much from the member's disk.
     TooMuchPast,
+    /// The answer is longer than any may be. An ordered call was executed.
+    LongAnswer {
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
 }
+
+/// No answer of a shard is longer.
+pub const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// The length of what stands before an answer's value: status, version, time.
 const ANSWER_HEAD: usize = 17;

@@ -33,6 +33,16 @@ pub enum CallError {
         /// The limit.
         bytes_max: usize,
     },
+    /// The answer is longer than any may be. An ordered call was executed.
+    #[error(
+        "the answer has {bytes} bytes; at most {bytes_max} are given; an ordered call was executed"
+    )]
+    LongAnswer {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
     /// The disk is full.
     #[error("the disk is full: the call was not executed")]
     DiskFull,
@@ -164,6 +174,10 @@ impl CallError {
         match fault {
             Fault::Schema => Self::Schema { shard },
             Fault::TooLarge { bytes, bytes_max } => Self::TooLarge {
+                bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+                bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
+            },
+            Fault::LongAnswer { bytes, bytes_max } => Self::LongAnswer {
                 bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
                 bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
             },

@@ -809,7 +809,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
             Some(call) => self.order(at, call, reply),
             None => Err(self.fault(Fault::Schema)),
         };
-        put_fault_of(executed, begins, reply);
+        end_answer(executed, begins, reply);
     }
 
     fn query(&self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
@@ -823,19 +823,22 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
                 self.answer(reply, |out| encoding::append(&self.view.number, out));
                 Ok(())
             }
-            _ if self.header.stopped.is_some() => Err(self.fault(Fault::Schema)),
-            Some((around, call)) if call.kind == Kind::Query => {
+            // Where a handler panicked, a field with a past is as in the last version.
+            Some((around, call))
+                if call.kind == Kind::Query
+                    && (self.header.stopped.is_none() || matches!(around, Around::Look)) =>
+            {
                 self.ask(&self.service, (around, call), now, reply)
             }
-            _ => Err(Fault::Schema),
+            _ => Err(self.fault(Fault::Schema)),
         };
-        put_fault_of(asked, begins, reply);
+        end_answer(asked, begins, reply);
     }
 
     fn query_at(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) -> PastAnswer {
         let begins = reply.len();
         let Some((around, call)) = Around::take(command) else {
-            put_fault_of(Err(Fault::Schema), begins, reply);
+            end_answer(Err(Fault::Schema), begins, reply);
             return PastAnswer::Done;
         };
         if let Kind::QueryFrom(version) = call.kind {
@@ -847,7 +850,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
                 Some(fault) => Err(fault.clone()),
                 None => self.ask(&self.service, (around, call), now, reply),
             };
-            put_fault_of(asked, begins, reply);
+            end_answer(asked, begins, reply);
             return PastAnswer::Done;
         }
         if !S::VERSIONED {
@@ -888,7 +891,7 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
             }
             None => Err(Fault::Schema),
         };
-        put_fault_of(asked, begins, reply);
+        end_answer(asked, begins, reply);
         PastAnswer::Done
     }
 
@@ -1055,7 +1058,16 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
 }
 
 /// A fault in the place of an answer that begins here.
-fn put_fault_of(ended: Result<(), Fault>, begins: usize, reply: &mut Vec<u8>) {
+/// Puts a fault in the place of an answer that is none, or that is too long to travel.
+fn end_answer(ended: Result<(), Fault>, begins: usize, reply: &mut Vec<u8>) {
+    let length = reply.len() - begins;
+    let ended = ended.and(match length <= call::ANSWER_BYTES_MAX {
+        true => Ok(()),
+        false => Err(Fault::LongAnswer {
+            bytes: length as u64,
+            bytes_max: call::ANSWER_BYTES_MAX as u64,
+        }),
+    });
     if let Err(fault) = ended {
         reply.truncate(begins);
         call::put_fault(reply, &fault);

@@ -59,7 +59,7 @@ impl ShardView {
     }
 
     /// Its number: higher than that of any view before in the same epoch. Numbers have gaps. It is 0
-    /// where the protocol does not change the members. A view may have the members of the one before.
+    /// where the protocol does not change the members.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.number.1

@@ -113,6 +113,28 @@ fn store_is_a_directory_of_files_now_and_then() {
 }
 
 #[test]
+fn store_of_a_layout_is_read_by_name_and_not_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = directory.path().join("layout.toml");
+    let text = "[[subgroup]]\nname = \"ledger\"\nshards = 2\n";
+    fs::write(&layout, text).unwrap();
+    let layout = ["--layout", layout.to_str().unwrap()];
+    let demo = Demo::start(&directory.path().join("demo"), base_port(3), &layout);
+    let servers = [demo.replicas[1].redis.clone()];
+    let Some((_mount, mounted)) = mount(directory.path(), &servers, "db0") else {
+        return;
+    };
+    let set = ["SET", "greeting", "hello"];
+    assert_eq!(demo.replicas[0].client().ask(&set).unwrap(), "OK");
+    let greeting = fs::read_to_string(mounted.join("db0/greeting"));
+    assert_eq!(greeting.unwrap(), "hello");
+    let listed = fs::read_dir(mounted.join("db0")).and_then(|mut all| all.next().transpose());
+    assert_eq!(error_of(listed), Some(Errno::OPNOTSUPP));
+    let log = fs::read_to_string(directory.path().join("log")).unwrap();
+    assert!(log.contains("the keys of all 2 shards"), "{log}");
+}
+
+#[test]
 fn mount_without_a_server_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();

@@ -1,11 +1,12 @@
 //! Services that are told of the members of their shards.
 
 use quintet::groups::{
-    CallContext, CallError, Group, Persistent, PersistentMap, Service, Shard, ShardView, Version,
-    service,
+    CallContext, CallError, Client, Group, Persistent, PersistentMap, Service, Shard, ShardView,
+    Version, service,
 };
 use std::{
     net::TcpListener,
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -186,6 +187,90 @@ fn heralds_of_several_processes_tell_each_view_once() {
     wait_for(&crew, &[1, 2], "when one has died");
     groups.push(start(0));
     wait_for(&crew, &[0, 1, 2], "when it has returned");
+    let (disorder, views) = crew.query().views().wait().expect("told");
+    assert_eq!(disorder, 0, "{views:?}");
+}
+
+/// Protocol, number, data and addresses of a member that is to run in this process.
+const MEMBER: &str = "QUINTET_TEST_MEMBER";
+const RUNS: &str = "member_runs_until_it_is_killed_where_a_test_says_so";
+
+#[test]
+fn member_runs_until_it_is_killed_where_a_test_says_so() {
+    let Ok(words) = std::env::var(MEMBER) else {
+        return;
+    };
+    let words: Vec<_> = words.split(' ').collect();
+    let [protocol, id, data, calls, peers @ ..] = &words[..] else {
+        panic!("{words:?}");
+    };
+    let group = Group::member("crew", id.parse().expect("a number"), peers, data);
+    let group = group.protocol(*protocol).one::<Crew>("crew");
+    let group = group.start().expect("it starts");
+    let _server = group.serve_calls(*calls).expect("it listens");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A process; killed when dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn killed_processes_are_told_as_members_that_left() {
+    for protocol in quintet::protocols() {
+        let entry = quintet_protocols::find(protocol).expect("registered");
+        if entry.changes_members {
+            processes_are_killed(protocol);
+        }
+    }
+}
+
+fn processes_are_killed(protocol: &str) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let listeners = (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let listeners: Vec<_> = listeners.collect();
+    let address = |it: &TcpListener| it.local_addr().expect("bound").to_string();
+    let addresses: Vec<_> = listeners.iter().map(address).collect();
+    drop(listeners);
+    let (peers, calls) = addresses.split_at(3);
+    let start = |id: usize| {
+        let data = directory.path().join(id.to_string());
+        let (data, calls, peers) = (data.display(), &calls[id], peers.join(" "));
+        let words = format!("{protocol} {id} {data} {calls} {peers}");
+        let mut member = Command::new(std::env::current_exe().expect("this program"));
+        member.args(["--exact", RUNS]).env(MEMBER, words);
+        let member = member.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Process(member.expect("it starts"))
+    };
+    let mut members: Vec<_> = (0..3).map(start).collect();
+    let ends = Instant::now() + LONG;
+    let client = loop {
+        match Client::connect(calls) {
+            Ok(client) => break client,
+            Err(error) => assert!(Instant::now() < ends, "{protocol}: {error}"),
+        }
+        std::thread::yield_now();
+    };
+    let crew = client.shard::<Crew>("crew", 0).expect("there is one");
+    let why = |what: &str| format!("{protocol}: {what}");
+    wait_for(&crew, &[0, 1, 2], &why("at the beginning"));
+    // The one whose herald tells as a rule, then another.
+    for dies in [0, 2] {
+        members.remove(dies);
+        let left: Vec<_> = (0..3).filter(|it| *it != dies).collect();
+        wait_for(&crew, &left, &why("when one was killed"));
+        members.insert(dies, start(dies));
+        wait_for(&crew, &[0, 1, 2], &why("when it has returned"));
+    }
     let (disorder, views) = crew.query().views().wait().expect("told");
     assert_eq!(disorder, 0, "{views:?}");
 }

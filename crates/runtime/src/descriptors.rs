@@ -4,13 +4,15 @@
 //! ```text
 //!   limit (RLIMIT_NOFILE, raised up to the hard one)
 //!     ├── open already: listeners, the data directory, what embeds the replica
-//!     ├── reserved: files of the journal and of snapshots, links to peers, admin HTTP
+//!     ├── reserved: files of the journal and of snapshots, links to peers, admin HTTP, and what the
+//!     │             program keeps for itself
 //!     └── the rest: clients, clients_max at most
 //! ```
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     io,
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
@@ -32,6 +34,24 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
+/// Descriptors that the program keeps for files of its own, see [`keep`].
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps descriptors for this many files that the program will open, `uses` in words: replicas that start
+/// afterwards leave them away from clients. Raises the process's limit as far as is needed and may be,
+/// and warns where that is too little. The largest number counts, not the sum.
+pub fn keep(files: usize, uses: &str) {
+    let files = files.max(KEPT.fetch_max(files, Ordering::Relaxed));
+    let needed = open_now() + files;
+    let most = raise(needed);
+    if most < needed {
+        tracing::warn!(
+            "this process may open {most} files, which is too few for {files} of {uses} beside those that \
+             are open; raise the hard limit (ulimit -Hn, or LimitNOFILE of its service) to {needed}"
+        );
+    }
+}
+
 /// Whether an error says that there is no descriptor left, and nothing else is wrong.
 pub(crate) fn are_exhausted(error: &io::Error) -> bool {
     matches!(
@@ -51,6 +71,7 @@ pub(crate) const fn reserved(members: usize, admin_connections: usize) -> usize 
 /// may be.
 pub(crate) fn grant(wanted: usize, reserved: usize) -> usize {
     let open = open_now();
+    let reserved = reserved + KEPT.load(Ordering::Relaxed);
     let needed = (open + reserved).saturating_add(wanted);
     let most = raise(needed);
     let granted = most.saturating_sub(open + reserved);

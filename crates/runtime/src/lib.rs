@@ -14,7 +14,7 @@ mod announce;
 mod clock;
 pub mod config;
 mod data;
-mod descriptors;
+pub mod descriptors;
 mod directories;
 mod event_loop;
 #[doc(hidden)]

@@ -513,6 +513,29 @@ fn panicking_handler_stops_the_shard_but_not_its_past() {
     let (_, told) = copy.past::<All>(Kind::QueryAtVersion(1), 100, "all");
     assert_eq!(told.expect("the past is there").value.0, 5);
     assert_eq!(copy.machine.digest(), rig.machine.digest());
+    // Nor its fields, which are those of the last version.
+    let looked = look::value(&copy, Kind::Query, "accounts", Some("a"));
+    let (version, _, text) = looked.expect("there is one");
+    assert_eq!((version, &*text), (Some(1), "5\n"));
+}
+
+#[test]
+fn answer_that_is_too_long_is_an_error() {
+    let answered = |length: usize| -> Result<Done<()>, CallError> {
+        let mut reply = vec![7; 3];
+        let answer = call::begin_answer(&mut reply);
+        reply.resize(reply.len() + length, 0);
+        answer.end(&mut reply, 1, 2, &Made::new());
+        end_answer(Ok(()), 3, &mut reply);
+        assert_eq!(reply[..3], [7; 3], "of others");
+        call::read_answer(&reply[3..], "it/0")
+    };
+    assert!(answered(0).is_ok());
+    let refused = answered(call::ANSWER_BYTES_MAX).expect_err("too long");
+    assert!(
+        matches!(refused, CallError::LongAnswer { bytes, bytes_max } if bytes > bytes_max),
+        "{refused:?}"
+    );
 }
 
 #[test]

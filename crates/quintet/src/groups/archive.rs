@@ -7,6 +7,8 @@
 //!   a file is full ──► the next one; its space is free again when the last value in it is over
 //! ```
 //!
+//! A process may open a limited number of files. So the more are full, the longer the next ones become.
+//!
 //! Values end in the order in which they are put away, so files empty in their order. A file is
 //! deleted as soon as it is open, and ends with the process. While a disk takes nothing, or has no more
 //! room than journal and snapshots need, what waits for it is tried again, and further values stay in
@@ -21,6 +23,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread,
@@ -32,6 +35,15 @@ const LENGTH_MIN: u64 = 1024;
 /// Of each field, the newest.
 const IN_MEMORY: u64 = 16 << 20;
 const FILE_BYTES: u64 = 64 << 20;
+/// Descriptors that a process keeps for them.
+const FILES_KEPT: usize = 800;
+/// Files become twice as long whenever that number more of this process are full: those of 4 TiB are fewer
+/// than are kept, with one of each shard that is being filled.
+const FILES_OF_A_LENGTH: usize = 64;
+/// Of no use above the length of any disk.
+const TIMES_LONGER_MAX: usize = 14;
+/// Files of all shards in this process that are full.
+static FULL: AtomicUsize = AtomicUsize::new(0);
 /// Bytes that wait to be written, of all shards in this process; one larger value comes beside them.
 const WAITING_MAX: u64 = 32 << 20;
 /// A disk that has taken nothing is tried again after this.
@@ -99,6 +111,8 @@ impl Writer {
     /// # Errors
     /// When there cannot be a thread.
     pub fn start(directory: PathBuf) -> io::Result<Arc<Self>> {
+        // When none can be opened all the same, values stay in memory.
+        quintet_runtime::descriptors::keep(FILES_KEPT, "past values");
         let (to, from) = channel();
         let waiting = Arc::new(Waiting::default());
         let told = waiting.clone();
@@ -135,21 +149,67 @@ fn write_all(from: &Receiver<Arc<Entry>>, waiting: &Waiting, again_after: Durati
     }
 }
 
+/// The length of a file where `full` others are full.
+const fn file_bytes(full: usize) -> u64 {
+    let times = full / FILES_OF_A_LENGTH;
+    FILE_BYTES
+        << match times < TIMES_LONGER_MAX {
+            true => times,
+            false => TIMES_LONGER_MAX,
+        }
+}
+
+/// An open file of past values.
+#[derive(Debug)]
+struct PastFile {
+    file: File,
+    is_full: AtomicBool,
+}
+
+impl PastFile {
+    fn new(file: File) -> Arc<Self> {
+        Arc::new(Self {
+            file,
+            is_full: AtomicBool::new(false),
+        })
+    }
+
+    fn is_full(&self) {
+        self.is_full.store(true, Ordering::Relaxed);
+        FULL.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for PastFile {
+    fn drop(&mut self) {
+        if *self.is_full.get_mut() {
+            FULL.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The values of a shard.
 #[derive(Debug)]
 struct Files {
     writer: Arc<Writer>,
     /// The file that is being filled, and how far it is.
-    open: Mutex<Option<(Arc<File>, u64)>>,
+    open: Mutex<Option<(Arc<PastFile>, u64)>>,
 }
 
 impl Files {
     /// A place for that number of bytes.
-    fn place(&self, length: u64) -> io::Result<(Arc<File>, u64)> {
+    fn place(&self, length: u64) -> io::Result<(Arc<PastFile>, u64)> {
         let mut open = locked(&self.open);
+        let most = file_bytes(FULL.load(Ordering::Relaxed));
         let (file, offset) = match open.take() {
-            Some((file, filled)) if filled + length <= FILE_BYTES => (file, filled),
-            _ => (Arc::new(tempfile::tempfile_in(&self.writer.directory)?), 0),
+            Some((file, filled)) if filled + length <= most => (file, filled),
+            before => {
+                if let Some((full, _)) = before {
+                    full.is_full();
+                }
+                let file = tempfile::tempfile_in(&self.writer.directory)?;
+                (PastFile::new(file), 0)
+            }
         };
         *open = Some((file.clone(), offset + length));
         Ok((file, offset))
@@ -195,7 +255,7 @@ impl Archive for Files {
 
 #[derive(Debug)]
 struct Entry {
-    file: Arc<File>,
+    file: Arc<PastFile>,
     offset: u64,
     length: usize,
     /// Until they are in the file.
@@ -204,10 +264,10 @@ struct Entry {
 
 impl Entry {
     fn write(&self) -> io::Result<()> {
-        leaves_room(&self.file, self.length as u64 + RESERVE)?;
+        leaves_room(&self.file.file, self.length as u64 + RESERVE)?;
         let bytes = locked(&self.bytes).clone();
         let bytes = bytes.expect("written once");
-        self.file.write_all_at(&bytes, self.offset)?;
+        self.file.file.write_all_at(&bytes, self.offset)?;
         *locked(&self.bytes) = None;
         Ok(())
     }
@@ -229,7 +289,7 @@ impl Archived for Entry {
             return Ok(bytes.clone());
         }
         let mut bytes = vec![0; self.length];
-        self.file.read_exact_at(&mut bytes, self.offset)?;
+        self.file.file.read_exact_at(&mut bytes, self.offset)?;
         Ok(bytes.into())
     }
 }
@@ -269,6 +329,39 @@ mod tests {
         }
         let names = std::fs::read_dir(directory.path()).expect("there").count();
         assert_eq!(names, 0, "files without names");
+    }
+
+    #[test]
+    fn files_become_longer_the_more_are_full() {
+        let mut bytes = 0;
+        let mut full = 0;
+        while bytes < 4 << 40 {
+            bytes += file_bytes(full);
+            full += 1;
+        }
+        // The most shards of a layout.
+        assert!(full + 128 <= FILES_KEPT, "{full}");
+        assert_eq!(file_bytes(0), FILE_BYTES);
+        assert_eq!(file_bytes(usize::MAX), file_bytes(64 * TIMES_LONGER_MAX));
+    }
+
+    #[test]
+    fn full_file_counts_until_its_last_value_is_over() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let writer = Writer::start(directory.path().to_owned()).expect("a thread");
+        let files = Files {
+            writer,
+            open: Mutex::default(),
+        };
+        let place = |length| files.place(length).expect("a file");
+        let (first, _) = place(FILE_BYTES - 1);
+        assert!(!first.is_full.load(Ordering::Relaxed));
+        // Longer than any file is.
+        let (second, offset) = place(file_bytes(usize::MAX));
+        assert_eq!(offset, 0);
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(first.is_full.load(Ordering::Relaxed) && FULL.load(Ordering::Relaxed) > 0);
+        assert!(!second.is_full.load(Ordering::Relaxed));
     }
 
     #[test]
@@ -326,7 +419,7 @@ mod tests {
         let entry = |file: File| {
             assert!(waiting.add(7, HANGS_AFTER));
             let entry = Arc::new(Entry {
-                file: Arc::new(file),
+                file: PastFile::new(file),
                 offset: 0,
                 length: 7,
                 bytes: Mutex::new(Some(Bytes::from_static(b"a value"))),

@@ -69,6 +69,11 @@ impl Bag {
     }
 }
 
+/// How long a caller waits: the members' own deadline ends first and tells more.
+pub(super) fn timeout(deadline: Duration) -> Duration {
+    deadline + Duration::from_secs(5)
+}
+
 /// A shard by name and group.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
@@ -135,9 +140,9 @@ impl Calls {
         ways.any(|way| matches!(way, Way::Here(_)))
     }
 
-    /// How long a caller waits: the members' own deadline ends first and tells more.
+    /// How long a caller waits.
     pub fn timeout(&self) -> Duration {
-        self.deadline + Duration::from_secs(5)
+        timeout(self.deadline)
     }
 
     /// The highest time in an answer so far.

@@ -1,7 +1,7 @@
 //! A client of a group that is no member of it.
 
 use super::{
-    calls::Calls,
+    calls::{self, Calls},
     remote::Remote,
     shards::{Known, Shards},
 };
@@ -32,7 +32,8 @@ impl Client {
     /// # Errors
     /// As [`Self::connect`].
     pub fn connect_with(addresses: &[impl AsRef<str>], deadline: Duration) -> Result<Self, Error> {
-        let remotes = addresses.iter().map(|it| Remote::new(it.as_ref()));
+        let answers_within = calls::timeout(deadline);
+        let remotes = (addresses.iter()).map(|it| Remote::new(it.as_ref(), answers_within));
         let remotes: Vec<_> = remotes.collect();
         let mut failed = std::io::Error::other("there is no address");
         for remote in &remotes {

@@ -9,7 +9,7 @@
 use super::{
     CallError, Retention,
     archive::Writer,
-    calls::{Calls, Way},
+    calls::{self, Calls, Way},
     courier::Courier,
     entry::{ServiceEntry, ShardEntry},
     hand_off::{Destination, Destinations},
@@ -247,7 +247,8 @@ impl LocalGroup {
         let mut addresses = self.call_addresses.iter();
         let ways = handles.into_iter().map(|handle| {
             let address = addresses.next();
-            let elsewhere = || address.map(|it| Way::Elsewhere(Remote::new(it)));
+            let remote = |it: &String| Remote::new(it, calls::timeout(self.deadline));
+            let elsewhere = || address.map(|it| Way::Elsewhere(remote(it)));
             handle.map(Way::Here).or_else(elsewhere)
         });
         let all = shards.iter().map(source).collect();

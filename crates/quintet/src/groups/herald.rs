@@ -12,6 +12,7 @@
 use super::{
     CallError, Pending, call,
     calls::{Calls, Source},
+    pending::Pauses,
     remote::Wanted,
 };
 use quintet_groups::view::{self, Told};
@@ -29,6 +30,8 @@ use std::{
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
 /// Each further member leaves those before it this much time to tell.
 const BACKS_UP_AFTER: Duration = Duration::from_millis(500);
+/// A shard that takes nothing is tried again after this at the latest.
+const TRIES_AGAIN_MAX: Duration = Duration::from_secs(5);
 /// It looks after its other shards when one has not answered for this long.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -47,6 +50,14 @@ struct Shard {
     since: Instant,
     /// It has been told of, or the shard cannot be told.
     is_done: bool,
+    /// The next attempt comes then.
+    again: Instant,
+    pauses: Pauses,
+}
+
+/// Pauses between attempts, while the shard takes nothing.
+const fn pauses() -> Pauses {
+    Pauses::new(LOOKS_EVERY, TRIES_AGAIN_MAX)
 }
 
 impl Herald {
@@ -63,6 +74,8 @@ impl Herald {
             newest: Told::default(),
             since: Instant::now(),
             is_done: true,
+            again: Instant::now(),
+            pauses: pauses(),
         });
         let (calls, mut shards): (_, Vec<_>) = (calls.clone(), shards.collect());
         let (stops, stopped) = mpsc::channel();
@@ -110,6 +123,8 @@ impl Shard {
                 newest: view,
                 since: Instant::now(),
                 is_done: false,
+                again: Instant::now(),
+                pauses: pauses(),
                 source: self.source.clone(),
             };
         }
@@ -121,7 +136,7 @@ impl Shard {
             return;
         };
         let waits = BACKS_UP_AFTER.saturating_mul(u32::try_from(rank).unwrap_or(u32::MAX));
-        if self.since.elapsed() < waits {
+        if self.since.elapsed() < waits || Instant::now() < self.again {
             return;
         }
         let told = match rank {
@@ -132,7 +147,8 @@ impl Shard {
             true => Ok(()),
             false => self.tell(calls),
         });
-        // Others are tried again at the next look.
+        // Others are tried again.
+        self.again = Instant::now() + self.pauses.next();
         self.is_done = matches!(
             told,
             Ok(()) | Err(CallError::Panicked { .. } | CallError::Schema { .. })

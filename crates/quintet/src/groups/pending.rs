@@ -37,10 +37,16 @@ impl Pauses {
         Self { next: first, max }
     }
 
+    /// The length of the next one.
+    pub fn next(&mut self) -> Duration {
+        let next = self.next;
+        self.next = (next * 2).min(self.max);
+        next
+    }
+
     /// Makes the next one, no longer than this.
     pub fn make(&mut self, longest: Duration) {
-        thread::sleep(self.next.min(longest));
-        self.next = (self.next * 2).min(self.max);
+        thread::sleep(self.next().min(longest));
     }
 }
 

@@ -474,6 +474,7 @@ pub(super) fn text_of(error: &JsonError) -> String {
         JsonError::Call(CallError::NoQuorum { .. } | CallError::Stopped) => "CLUSTERDOWN",
         JsonError::Call(CallError::Trimmed { .. } | CallError::NotKept) => "NOHISTORY",
         JsonError::Call(CallError::NotYet) => "NOTYET",
+        JsonError::Call(CallError::LongAnswer { .. }) => "TOOLARGE",
         _ => "ERR",
     };
     format!("{code} {error}")

@@ -7,10 +7,13 @@
 //!   it breaks ──► those that wait: uncertain if ordered, else asked elsewhere
 //! ```
 //!
+//! It breaks, too, when its first call has waited for longer than a server may take, and not a byte has come
+//! meanwhile: answers come in order, so those behind it would wait for as long.
+//!
 //! A sender never waits: it may be the event loop of a replica, or the reader of this connection, which
 //! has to read on while the server does not.
 
-use super::CallError;
+use super::{CallError, call};
 use quintet_replica::{CommandTime, GroupId, Level, past::Asking};
 use quintet_runtime::{
     SubmitError,
@@ -18,7 +21,7 @@ use quintet_runtime::{
 };
 use std::{
     collections::VecDeque,
-    io::{self, BufReader, Write},
+    io::{self, BufReader, Read, Write},
     net::{Shutdown, TcpStream, ToSocketAddrs},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -26,12 +29,10 @@ use std::{
         mpsc::{self, Receiver, Sender},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-/// An answer is no longer.
-const ANSWER_BYTES_MAX: usize = 1 << 30;
-/// Neither is the list of shards, nor has it more elements.
+/// The list of shards is no longer, nor has it more elements.
 const SHARDS_BYTES_MAX: usize = 1 << 16;
 /// More calls do not wait for one server.
 const WAITING_MAX: usize = 1 << 16;
@@ -40,6 +41,8 @@ const QUEUED_BYTES_MAX: usize = 256 << 20;
 /// Calls are written together up to this many bytes.
 const WRITTEN_AT_ONCE: usize = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A connection is looked at so often at least, whether its first call has waited for too long.
+const LOOKS_EVERY_MAX: Duration = Duration::from_secs(1);
 /// A server that does not read for this long has failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -137,6 +140,7 @@ impl Failure {
 /// A call that was sent.
 struct Waiting {
     is_ordered: bool,
+    since: Instant,
     on_answer: OnAnswer,
 }
 
@@ -162,6 +166,8 @@ struct Shared {
 /// See the module.
 pub(super) struct Remote {
     address: String,
+    /// A server answers each call within this.
+    answers_within: Duration,
     shared: Arc<Shared>,
     /// The way to the writer, once there is one.
     writer: Mutex<Option<Sender<Outgoing>>>,
@@ -193,9 +199,10 @@ fn connect(address: &str) -> io::Result<TcpStream> {
 }
 
 impl Remote {
-    pub fn new(address: &str) -> Arc<Self> {
+    pub fn new(address: &str, answers_within: Duration) -> Arc<Self> {
         Arc::new(Self {
             address: address.to_owned(),
+            answers_within,
             shared: Arc::default(),
             writer: Mutex::default(),
         })
@@ -235,6 +242,7 @@ impl Remote {
         ]);
         let waiting = Waiting {
             is_ordered: wanted.0 == Wanted::Level(Level::Ordered),
+            since: Instant::now(),
             on_answer,
         };
         if let Err((waiting, error)) = self.queue(Outgoing { bytes, waiting }) {
@@ -268,9 +276,10 @@ impl Remote {
         }
         let (sender, calls) = mpsc::channel();
         let (address, shared) = (self.address.clone(), self.shared.clone());
+        let answers_within = self.answers_within;
         thread::Builder::new()
             .name("calls".to_owned())
-            .spawn(move || write_calls(&address, &shared, &calls))?;
+            .spawn(move || write_calls(&address, answers_within, &shared, &calls))?;
         *writer = Some(sender.clone());
         Ok(sender)
     }
@@ -284,21 +293,37 @@ impl Shared {
     }
 
     /// Opens a connection and starts its reader.
-    fn begin(&self, address: &str) -> io::Result<(TcpStream, Arc<Queue>)> {
+    fn begin(
+        &self,
+        address: &str,
+        answers_within: Duration,
+    ) -> io::Result<(TcpStream, Arc<Queue>)> {
         let stream = connect(address)?;
+        let looks_every = (answers_within / 8).clamp(Duration::from_millis(1), LOOKS_EVERY_MAX);
+        stream.set_read_timeout(Some(looks_every))?;
         let reader = stream.try_clone()?;
         *lock(&self.stream) = Some(stream.try_clone()?);
         let queue = Arc::new(Mutex::new(Some(VecDeque::new())));
-        let shared = queue.clone();
+        let answers = Answers {
+            stream: reader,
+            queue: queue.clone(),
+            answers_within,
+            read_last: Instant::now(),
+        };
         thread::Builder::new()
             .name("answers".to_owned())
-            .spawn(move || read_answers(reader, &shared))?;
+            .spawn(move || read_answers(answers))?;
         Ok((stream, queue))
     }
 }
 
 /// Writes calls until the last sender has gone.
-fn write_calls(address: &str, shared: &Shared, calls: &Receiver<Outgoing>) {
+fn write_calls(
+    address: &str,
+    answers_within: Duration,
+    shared: &Shared,
+    calls: &Receiver<Outgoing>,
+) {
     let mut connection = None;
     while let Ok(first) = calls.recv() {
         let mut batch = Vec::new();
@@ -315,7 +340,7 @@ fn write_calls(address: &str, shared: &Shared, calls: &Receiver<Outgoing>) {
         // A connection that has ended since is opened again.
         for _ in 0..2 {
             if connection.is_none() {
-                connection = shared.begin(address).ok();
+                connection = shared.begin(address, answers_within).ok();
             }
             let Some((stream, queue)) = &mut connection else {
                 is_unreachable = true;
@@ -359,7 +384,8 @@ fn push(queue: &Queue, batch: &mut Vec<Outgoing>) -> Option<Vec<u8>> {
     let queue = queue.as_mut()?;
     let room = WAITING_MAX.saturating_sub(queue.len()).min(batch.len());
     let mut bytes = Vec::new();
-    for call in batch.drain(..room) {
+    for mut call in batch.drain(..room) {
+        call.waiting.since = Instant::now();
         match bytes.is_empty() {
             true => bytes = call.bytes,
             false => bytes.extend_from_slice(&call.bytes),
@@ -379,9 +405,47 @@ impl Drop for Remote {
     }
 }
 
-fn read_answers(stream: TcpStream, queue: &Queue) {
-    let mut reader = BufReader::new(stream);
-    while let Ok(reply) = read(&mut reader, ANSWER_BYTES_MAX) {
+/// The answers of a connection, as long as they come.
+struct Answers {
+    stream: TcpStream,
+    queue: Arc<Queue>,
+    answers_within: Duration,
+    /// When something came last.
+    read_last: Instant,
+}
+
+impl Answers {
+    /// The first call has waited for too long.
+    fn are_late(&self) -> bool {
+        let queue = lock(&self.queue);
+        let first = queue.as_ref().and_then(|queue| queue.front());
+        first.is_some_and(|it| it.since.max(self.read_last).elapsed() > self.answers_within)
+    }
+}
+
+impl Read for Answers {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(into) {
+                // The time to look again.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.are_late() {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                read => {
+                    self.read_last = Instant::now();
+                    return read;
+                }
+            }
+        }
+    }
+}
+
+fn read_answers(answers: Answers) {
+    let queue = answers.queue.clone();
+    let mut reader = BufReader::new(answers);
+    while let Ok(reply) = read(&mut reader, call::ANSWER_BYTES_MAX) {
         let answer = match reply {
             Reply::Text(bytes) => Ok(bytes),
             Reply::Error(code) => match Failure::read(&code) {
@@ -390,14 +454,14 @@ fn read_answers(stream: TcpStream, queue: &Queue) {
             },
             _ => break,
         };
-        let first = lock(queue).as_mut().and_then(VecDeque::pop_front);
+        let first = lock(&queue).as_mut().and_then(VecDeque::pop_front);
         match first {
             Some(waiting) => (waiting.on_answer)(answer),
             None => break,
         }
     }
-    let _ = reader.get_ref().shutdown(Shutdown::Both);
-    let waiting = lock(queue).take();
+    let _ = reader.get_ref().stream.shutdown(Shutdown::Both);
+    let waiting = lock(&queue).take();
     for one in waiting.into_iter().flatten() {
         (one.on_answer)(Err(match one.is_ordered {
             true => SubmitError::Uncertain,
@@ -411,6 +475,8 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
+    const LONG: Duration = Duration::from_secs(30);
+
     fn send(remote: &Remote, level: Level, call: &[u8], answers: &Sender<Answer>) {
         let answers = answers.clone();
         let on_answer = move |answer| drop(answers.send(answer));
@@ -422,7 +488,31 @@ mod tests {
     fn server() -> (TcpListener, Arc<Remote>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
-        (listener, Remote::new(&address))
+        (listener, Remote::new(&address, LONG))
+    }
+
+    #[test]
+    fn calls_behind_a_late_one_do_not_wait_for_it() {
+        let (listener, _) = server();
+        let address = listener.local_addr().expect("bound").to_string();
+        let remote = Remote::new(&address, Duration::from_millis(50));
+        let (answers, told) = mpsc::channel();
+        for level in [Level::Ordered, Level::Linearizable, Level::Stale] {
+            send(&remote, level, b"call", &answers);
+        }
+        for error in [
+            SubmitError::Uncertain,
+            SubmitError::Stopped,
+            SubmitError::Stopped,
+        ] {
+            assert_eq!(told.recv_timeout(LONG), Ok(Err(error)));
+        }
+        let first = listener.accept().expect("the writer connects");
+        // The next call has a new connection.
+        send(&remote, Level::Stale, b"call", &answers);
+        let next = listener.accept().expect("the writer connects");
+        assert_ne!(first.1, next.1);
+        assert_eq!(told.recv_timeout(LONG), Ok(Err(SubmitError::Stopped)));
     }
 
     #[test]

@@ -28,7 +28,7 @@ fn field<S: Methods>(name: &str) -> (u32, Form) {
 }
 
 /// The version, its time and the text of a value.
-fn value<S: Methods>(
+pub(super) fn value<S: Methods>(
     rig: &Rig<S>,
     kind: Kind,
     name: &str,

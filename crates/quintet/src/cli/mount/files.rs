@@ -150,6 +150,10 @@ fn errno(refused: &Refused) -> Errno {
             tracing::warn!("{refused}");
             Errno::EFBIG
         }
+        Refused::NotOffered(_) => {
+            tracing::warn!("{refused}");
+            Errno::EOPNOTSUPP
+        }
         Refused::Error(_) | Refused::Failed(_) => {
             tracing::warn!("a file cannot be read: {refused}");
             Errno::EIO

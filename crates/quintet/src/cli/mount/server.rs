@@ -19,6 +19,8 @@ pub enum Refused {
     NotKept(String),
     /// It is larger than a file may be here.
     TooLarge(String),
+    /// The server answers it nowhere.
+    NotOffered(String),
     /// The server does not take the request.
     Error(String),
     /// No server answers.
@@ -29,9 +31,10 @@ impl fmt::Display for Refused {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => formatter.write_str("there is no such file"),
-            Self::NotKept(text) | Self::TooLarge(text) | Self::Error(text) => {
-                formatter.write_str(text)
-            }
+            Self::NotKept(text)
+            | Self::TooLarge(text)
+            | Self::NotOffered(text)
+            | Self::Error(text) => formatter.write_str(text),
             Self::Failed(error) => error.fmt(formatter),
         }
     }
@@ -117,6 +120,8 @@ pub fn told(reply: Reply) -> Result<Reply, Refused> {
             Some("NOHISTORY") => Refused::NotKept(text),
             Some("NOTYET" | "BADKEY") => Refused::Missing,
             Some("TOOLARGE") => Refused::TooLarge(text),
+            // The keys of all shards, in a cluster with a layout.
+            _ if text.contains(" is not offered ") => Refused::NotOffered(text),
             _ => Refused::Error(text),
         }),
         reply => Ok(reply),
