@@ -40,7 +40,7 @@ quintet_replica::bugs! {
         "a copy of a shard's log counts as complete though its members have not left their view";
     RoleKeptAfterView "role_kept_after_view" 0 "shards"
         "a member that a view takes out of a shard answers there as before";
-    GenerationIgnored "generation_ignored" 0 "tests"
+    GenerationIgnored "generation_ignored" 0 "shards"
         "a log of before its shard was begun again counts as one of what was begun";
     AllMembersSend "all_members_send" 0 "shards"
         "members of a shard that are not to send do so, and the others take what they send";

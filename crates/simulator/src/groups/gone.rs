@@ -33,6 +33,10 @@ fn in_memory(group: &Group) -> Option<usize> {
     }
 }
 
+/// The label of the stream that decides whether a member of a shard is cut off meanwhile, for so long
+/// that the shard is begun again before it comes back.
+const OLD: u64 = 0x6f_6c64;
+
 /// Whether a seed with these groups has that fault.
 pub(super) fn gives_up(groups: &[Group], random: &mut Random) -> bool {
     groups.iter().any(|group| in_memory(group).is_some()) && random.chance(500)
@@ -49,6 +53,16 @@ impl World {
         let mut order: Vec<usize> = (0..self.processes.len()).collect();
         self.random.shuffle(&mut order);
         order.truncate(self.random.below(3) as usize);
+        let mut apart = self.random.fork(OLD);
+        let holds_old = apart.chance(500);
+        if holds_old {
+            let members = self.views.last_members(shards[apart.index(shards.len())]);
+            order = members
+                .get(apart.index(members.len().max(1)))
+                .into_iter()
+                .copied()
+                .collect();
+        }
         let all_up = self.processes.iter().all(|process| process.up);
         let own = |group: &Group| group.part == Part::Own && group.durability == Durability::Memory;
         let works = all_up
@@ -62,7 +76,10 @@ impl World {
         self.say(|| format!("all but {order:?} give up what they have in memory"));
         let side = (0..self.processes.len()).map(|at| order.contains(&at));
         let side: Vec<bool> = side.collect();
-        let pause = self.random.between(50, 1500) * MILLISECOND;
+        let pause = match holds_old {
+            true => apart.between(600, 1500) * MILLISECOND,
+            false => self.random.between(50, 1500) * MILLISECOND,
+        };
         self.cut(side.clone(), pause);
         for at in (0..self.processes.len()).filter(|at| !side[*at]) {
             for host in &mut self.processes[at].hosts {

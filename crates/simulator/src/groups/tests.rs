@@ -67,7 +67,7 @@ fn seed_is_the_same_world_each_time() {
 #[test]
 fn injected_bugs_of_several_groups_are_found() {
     /// The first seeds that show each of them.
-    const FOUND: [(Worlds, &str, u64); 23] = [
+    const FOUND: [(Worlds, &str, u64); 24] = [
         (Worlds::Pinned, "segment_trimmed_for_another_group", 5),
         (Worlds::Pinned, "persisted_of_another_driver", 0),
         (Worlds::Shards, "segment_trimmed_for_another_group", 2),
@@ -80,6 +80,7 @@ fn injected_bugs_of_several_groups_are_found() {
         (Worlds::Shards, "wedged_before_blocks_are_put", 0),
         (Worlds::Shards, "role_kept_after_view", 0),
         (Worlds::Shards, "all_members_send", 0),
+        (Worlds::Shards, "generation_ignored", 122),
         (Worlds::Services, "answered_before_closed", 0),
         (Worlds::Services, "floor_ignored", 0),
         (Worlds::Services, "effect_before_its_cause", 0),
