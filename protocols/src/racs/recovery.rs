@@ -189,7 +189,8 @@ impl Racs {
     /// A first boot, or a restart that has lost nothing.
     pub(super) fn start(&mut self, first_boot: bool, found: Found, ctx: &mut Context<'_, Self>) {
         if first_boot || self.view.number() == 0 {
-            return self.enter_view(1, ctx);
+            // With a state of the others, if it comes into an epoch late.
+            return self.enter_view(self.tree.high().view.max(1), ctx);
         }
         self.resume(found, ctx);
         // Its highest block may be decided, and its promise of that view not have become durable.
