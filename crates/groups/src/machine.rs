@@ -1057,7 +1057,6 @@ impl<S: Methods> StateMachine for ServiceMachine<S> {
     }
 }
 
-/// A fault in the place of an answer that begins here.
 /// Puts a fault in the place of an answer that is none, or that is too long to travel.
 fn end_answer(ended: Result<(), Fault>, begins: usize, reply: &mut Vec<u8>) {
     let length = reply.len() - begins;

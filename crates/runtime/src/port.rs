@@ -491,10 +491,7 @@ impl Port {
 
     /// None of them was executed: the session did not exist, or their batch had results enough.
     fn put_back(&mut self, requests: Vec<Waiting>) {
-        for waiting in requests.into_iter().rev() {
-            self.queued_bytes += weight(&waiting.request);
-            self.ordered.push_front(waiting);
-        }
+        self.queued_bytes += push_front(&mut self.ordered, requests);
     }
 
     fn finish_reads(&mut self, requests: Vec<Waiting>, outcome: &Outcome, now: Time) {
@@ -524,10 +521,7 @@ impl Port {
             waiting.request.finish(result);
         }
         // A batch executes its first request at least, so that each round has fewer.
-        for waiting in again.into_iter().rev() {
-            self.queued_bytes += weight(&waiting.request);
-            self.reads.push_front(waiting);
-        }
+        self.queued_bytes += push_front(&mut self.reads, again);
     }
 
     /// When [`Self::on_time`] has something to do.
@@ -560,6 +554,16 @@ impl Drop for Port {
 fn pop_if(queue: &mut VecDeque<Waiting>, wanted: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
     queue.front().filter(|waiting| wanted(waiting))?;
     queue.pop_front()
+}
+
+/// Puts requests at the front of a queue again, and gives the bytes that they count for.
+fn push_front(queue: &mut VecDeque<Waiting>, requests: Vec<Waiting>) -> usize {
+    let mut bytes = 0;
+    for waiting in requests.into_iter().rev() {
+        bytes += weight(&waiting.request);
+        queue.push_front(waiting);
+    }
+    bytes
 }
 
 fn weight(request: &Request) -> usize {

@@ -117,17 +117,16 @@ impl Outgoing {
         }
     }
 
-    /// Slots that were not put yet.
+    /// Slots that were not put yet. They ascend, so the others need not be looked through.
     pub fn unput(&self) -> impl Iterator<Item = &Sent> {
         let put = self.slots_put;
-        self.unacked.iter().filter(move |sent| sent.slot >= put)
+        let first = self.unacked.partition_point(|sent| sent.slot < put);
+        self.unacked.range(first..)
     }
 
     /// Bytes of whole messages that go with the next put.
     pub fn unput_bytes(&self) -> usize {
-        let newest = self.unacked.iter().rev();
-        let unput = newest.take_while(|sent| sent.slot >= self.slots_put);
-        let whole = unput.filter(|sent| sent.path == Path::Whole);
+        let whole = self.unput().filter(|sent| sent.path == Path::Whole);
         whole.map(|sent| sent.body.len()).sum()
     }
 

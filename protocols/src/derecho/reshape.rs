@@ -317,8 +317,9 @@ impl Derecho {
     }
 
     /// Looks whether a view change would take up a lost shard, let a member into one, or give one
-    /// other targets that is lost, or has one that cannot follow it. Members that it would let in come in then, however near they are by that
-    /// time: else one that is near now and then would make one view change after another.
+    /// other targets that is lost, or has one that cannot follow it. Members that it would let in come
+    /// in then, however near they are by that time: else one that is near now and then would make one
+    /// view change after another.
     pub(super) fn look_at_shards(&mut self) {
         let view = self.membership.view();
         if self.membership.wedging() {

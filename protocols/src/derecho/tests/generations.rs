@@ -31,6 +31,17 @@ fn begin_again_without(cluster: &mut Cluster, old: &[u16]) {
     others.iter().for_each(|id| cluster.begin_again(*id));
 }
 
+/// Time passes; then these replicas write to these groups, and nothing is lost.
+fn works_whole(cluster: &mut Cluster, writes: &[(u16, u32)]) {
+    cluster.run(MS * 1000);
+    wait_until_whole(cluster);
+    let batches: Vec<_> = (writes.iter())
+        .map(|(id, group)| cluster.write(*id, *group))
+        .collect();
+    answered(cluster, &batches);
+    cluster.assert_kept();
+}
+
 /// An old process comes back when the shard has been begun again, and then takes the place of one
 /// that dies.
 fn old_process_comes_back_after(bug: Option<&str>, layout: &str, seed: u64) {
@@ -47,11 +58,7 @@ fn old_process_comes_back_after(bug: Option<&str>, layout: &str, seed: u64) {
     let members = cluster.replica(3).membership.view().shards[0].members;
     let dies = members.iter().find(|id| id.0 != 1).expect("two members");
     cluster.crash(dies.0);
-    cluster.run(MS * 1000);
-    wait_until_whole(&mut cluster);
-    let batch = cluster.write((dies.0 + 1) % 5, 1);
-    answered(&mut cluster, &[batch]);
-    cluster.assert_kept();
+    works_whole(&mut cluster, &[((dies.0 + 1) % 5, 1)]);
     assert_eq!(cluster.replica(1).membership.view().shards[0].generation, 1);
     assert_eq!(cluster.marks.get("started again"), Some(&1));
 }
@@ -122,11 +129,7 @@ fn two_that_hold_copies_come_back(seed: u64) -> Cluster {
 
 /// Both have started again, and what the second shard held is there.
 fn both_started_again(cluster: &mut Cluster) {
-    cluster.run(MS * 1000);
-    wait_until_whole(cluster);
-    let batches = [cluster.write(0, 1), cluster.write(1, 2)];
-    answered(cluster, &batches);
-    cluster.assert_kept();
+    works_whole(cluster, &[(0, 1), (1, 2)]);
     assert_eq!(started_again(cluster), 2);
     let generations = (cluster.replica(0).membership.view().shards.iter())
         .map(|shard| shard.generation)
@@ -204,11 +207,7 @@ fn old_process_relies_on_no_copy_that_has_just_ended() {
         cluster.run(MS * 1000);
         assert_eq!(started_again(&cluster), 0, "{}", cluster.picture());
         cluster.start(4);
-        cluster.run(MS * 1000);
-        wait_until_whole(&mut cluster);
-        let batches = [cluster.write(0, 1), cluster.write(1, 2)];
-        answered(&mut cluster, &batches);
-        cluster.assert_kept();
+        works_whole(&mut cluster, &[(0, 1), (1, 2)]);
         assert_eq!(started_again(&cluster), 1);
     }
     assert!(seen > 5, "{seen}");
@@ -236,11 +235,7 @@ fn old_process_that_must_stay_takes_no_place_in_a_shard() {
             wait_until_whole(&mut cluster);
         }
         cluster.crash(dies);
-        cluster.run(MS * 1000);
-        wait_until_whole(&mut cluster);
-        let batches = [cluster.write(4, 1), cluster.write(3, 2)];
-        answered(&mut cluster, &batches);
-        cluster.assert_kept();
+        works_whole(&mut cluster, &[(4, 1), (3, 2)]);
         let members = cluster.replica(4).membership.view().shards[0].members;
         assert!(members.contains(ReplicaId(3)), "{members:?}");
         assert_eq!(
@@ -266,11 +261,7 @@ fn old_process_that_must_stay_keeps_no_other_from_its_start() {
         cluster.heal();
         cluster.run_until("a start", |cluster| started_again(cluster) > 0);
         assert!(cluster.is_up(1) && !cluster.is_up(2));
-        cluster.run(MS * 1000);
-        wait_until_whole(&mut cluster);
-        let batches = [cluster.write(4, 1), cluster.write(3, 2)];
-        answered(&mut cluster, &batches);
-        cluster.assert_kept();
+        works_whole(&mut cluster, &[(4, 1), (3, 2)]);
         assert_eq!(started_again(&cluster), 1);
     }
 }
