@@ -58,7 +58,7 @@ impl Racs {
             return;
         }
         // A quorum works in that view, or has left it.
-        self.follow(decided.view, ctx);
+        self.follow(Self::view_of(decided), ctx);
     }
 
     /// Executes what is decided and here. True when there was something.
@@ -391,6 +391,6 @@ impl Racs {
             self.relay.kept.forward_all();
         }
         self.on_progress(root.id, ctx.now());
-        self.follow(root.id.view, ctx);
+        self.follow(Self::view_of(root.id), ctx);
     }
 }

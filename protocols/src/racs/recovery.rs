@@ -190,11 +190,12 @@ impl Racs {
     pub(super) fn start(&mut self, first_boot: bool, found: Found, ctx: &mut Context<'_, Self>) {
         if first_boot || self.view.number() == 0 {
             // With a state of the others, if it comes into an epoch late.
-            return self.enter_view(self.tree.high().view.max(1), ctx);
+            return self.enter_view(Self::view_of(self.tree.root().id).max(1), ctx);
         }
         self.resume(found, ctx);
         // Its highest block may be decided, and its promise of that view not have become durable.
-        self.follow(self.tree.high().view, ctx);
+        let decided = Self::view_of(self.tree.root().id);
+        self.follow(self.tree.high().view.max(decided), ctx);
     }
 
     /// Takes part again where the promise says.
@@ -377,7 +378,8 @@ impl Racs {
         }
         ctx.mark("recovery quorum");
         let views = intact.iter().map(|(_, answer)| answer.view);
-        self.view.stand_out(views.chain([self.tree.decided().view]));
+        self.view
+            .stand_out(views.chain([Self::view_of(self.tree.decided())]));
         self.mode = Mode::Synchronous;
         self.sadl.ask_no_more();
         self.tree.set_high(if self.tree.connected(high) {

@@ -271,7 +271,6 @@ impl Protocol for Racs {
         "needs trimmed blocks",
         "recovered",
         "recovery quorum",
-        "view entered by a proposal",
         "view opened",
         "batches fetched",
         "batches shown again",
@@ -415,11 +414,12 @@ impl Protocol for Racs {
                 if self.injected(Bug::ExitByHigh) {
                     return self.exit_by_high(certificate.view, decided, ctx);
                 }
-                self.learn(decided, from, ctx);
                 if certificate.view >= self.view.number() {
                     ctx.mark("exit by another's certificate");
                 }
+                // Before what is decided: that may end the view, and the proof of it is to be kept.
                 self.on_certificate(certificate);
+                self.learn(decided, from, ctx);
             }
             Message::Fetch { tip, have } => self.on_fetch(from, tip, &have, ctx),
             Message::Blocks {
@@ -650,6 +650,12 @@ impl Protocol for Racs {
             assert!(
                 self.tree.rank(self.tree.high()) >= self.tree.rank(self.tree.root().id),
                 "nothing decided ranks above the highest block"
+            );
+            assert!(
+                Self::view_of(self.tree.root().id) <= self.view.number(),
+                "a view that elected {} has ended, and this one, {}, is later",
+                self.tree.root().id,
+                self.view.number()
             );
         }
         if let Some(lead) = &self.sync.lead {

@@ -189,13 +189,7 @@ impl Racs {
         for block in blocks.into_iter().filter(own) {
             self.take(block);
         }
-        if matches!(self.mode, Mode::Recovering(_)) {
-            return;
-        }
-        if view > self.view.number() {
-            ctx.mark("view entered by a proposal");
-            self.jump(view, ctx);
-        }
+        self.follow(view, ctx);
         if !matches!(self.mode, Mode::Synchronous) {
             return;
         }

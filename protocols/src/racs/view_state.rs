@@ -117,8 +117,15 @@ impl ViewState {
         self.out = true;
     }
 
-    pub const fn begin(&mut self, view: u64) {
+    pub fn begin(&mut self, view: u64) {
         self.number = view;
+        // Another ended a view after this one: the proof of this one's end is still worth telling.
+        if let Some(exit) = self.exit.take_if(|exit| exit.view < view) {
+            let known = self.certificate.as_ref().map_or(0, |known| known.view);
+            if exit.view > known {
+                self.certificate = Some(exit);
+            }
+        }
         self.stopped = None;
         self.leaving = false;
     }

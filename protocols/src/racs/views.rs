@@ -312,9 +312,15 @@ impl Racs {
         }
     }
 
+    /// The first view that a decided block allows: one that the coin elected ended its view.
+    pub(super) const fn view_of(decided: BlockId) -> u64 {
+        decided.view + (decided.level > 0) as u64
+    }
+
     /// A later view has begun already.
     pub(super) fn jump(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
         self.look_back(None, ctx);
+        self.maybe_commit(ctx);
         self.enter_view(view, ctx);
     }
 

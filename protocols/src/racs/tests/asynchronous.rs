@@ -121,6 +121,33 @@ fn idle_leader_enters_a_later_view_that_others_timed_out_in() {
     assert!(group.answered(3, batch), "{:?}", group.status(0));
 }
 
+/// Its followers have timed out without it, and two of them die in the asynchronous mode: those that
+/// are left need the old leader, which no client asks for anything.
+#[test]
+fn idle_leader_joins_the_asynchronous_mode_of_its_view() {
+    let mut group = Group::new(5, Durability::Disk, small());
+    group.run(MS * 100);
+    assert_eq!(group.leaders(), [0]);
+    group.isolate(0);
+    for id in 1..5 {
+        let control = Control::ReportFailure(ReplicaId(0));
+        group.event(id, Event::Control(control));
+    }
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::VoteAsync { .. })
+    });
+    group.network.clear();
+    assert!((1..5).all(|id| group.status(id).role == "asynchronous"));
+    group.crash(3);
+    group.crash(4);
+    assert_eq!((group.status(0).view, group.leaders()), (1, alloc::vec![0]));
+    group.heal();
+    group.run(MS * 3000);
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch), "{:?}", group.status(0));
+}
+
 #[test]
 fn votes_for_superseded_level_1_have_no_effect() {
     let mut group = timed_out(&[1, 2]);

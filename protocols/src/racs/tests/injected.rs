@@ -21,15 +21,15 @@ const BY_INCARNATIONS: [(Bug, u64); 5] = [
     (Bug::MinorityCommits, 0),
     (Bug::VoteNotDurable, 14),
     (Bug::PromiseLost, 4),
-    (Bug::RecoverySkipped, 567),
+    (Bug::RecoverySkipped, 124),
     (Bug::CoinDiffers, 0),
 ];
 
 /// Those that storms find, with the first that does.
 const BY_STORMS: [(Bug, u64); 4] = [
-    (Bug::HighAsPrinted, 654),
-    (Bug::KeepMaxOnly, 865),
-    (Bug::NoGate, 33),
+    (Bug::HighAsPrinted, 1551),
+    (Bug::KeepMaxOnly, 1136),
+    (Bug::NoGate, 133),
     (Bug::FallLost, 0),
 ];
 
