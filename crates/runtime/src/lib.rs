@@ -10,6 +10,7 @@
 //!
 //! [`Replica::start`] makes all of it run for one [`Config`]; the [`Handle`] talks to it.
 
+pub mod alarms;
 mod announce;
 mod clock;
 pub mod config;
@@ -29,6 +30,7 @@ pub mod layout;
 mod mail;
 pub mod metrics;
 mod past_reads;
+pub mod pauses;
 mod peer_clock;
 mod port;
 mod proxy;

@@ -2,25 +2,20 @@
 //!
 //! ```text
 //!   query_past_with ──► Read, Tick ──► the replica ──► answered ──► done
-//!                           ▲                └─ not yet ──► Sleepers: one thread, by the time when
-//!                           └───────────────────────────────┘         each is asked again
+//!                           ▲                └─ not yet ──► an alarm for the time when it is
+//!                           └───────────────────────────────┘ asked again
 //! ```
 //!
 //! Those that wait are bounded, by number and bytes. Parts of gathers, which one replica has to answer,
 //! have a bound of their own: they keep no other reads away.
 
-use crate::{SubmitError, clock::unix_time, mail::Done, replica::Handle};
+use crate::{SubmitError, alarms::alarms, clock::unix_time, mail::Done, replica::Handle};
 use quintet_replica::{
     Bytes, Level, RequestKind, RequestStatus,
     past::{self, Asking, Step},
 };
 use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
@@ -145,7 +140,7 @@ impl PastRead {
                 self.waits += 1;
                 match wait > left {
                     true => self.end(Err(SubmitError::NotYet)),
-                    false => sleep(self, wait),
+                    false => self.sleep(wait),
                 }
             }
             Step::Missing => self.end(Err(SubmitError::NotYet)),
@@ -175,85 +170,17 @@ impl PastRead {
         }
     }
 
+    fn sleep(self, wait: Duration) {
+        let Some(alarms) = alarms() else {
+            return self.end(Err(SubmitError::Busy));
+        };
+        alarms
+            .set(Instant::now() + wait, move || self.on_waited())
+            .keep();
+    }
+
     fn on_waited(mut self) {
         let step = self.asking.on_waited(unix_time());
         self.take(step);
-    }
-}
-
-/// Reads by the time when they are asked again.
-#[derive(Default)]
-struct Queue {
-    /// Numbers those of the same time.
-    last: u64,
-    reads: BTreeMap<(Instant, u64), PastRead>,
-}
-
-/// See the module.
-#[derive(Default)]
-struct Sleepers {
-    queue: Mutex<Queue>,
-    /// One has come that is due earlier.
-    woken: Condvar,
-}
-
-impl Sleepers {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn run(&self) {
-        let mut queue = self.lock();
-        loop {
-            let now = Instant::now();
-            let first = queue.reads.first_key_value().map(|((due, _), _)| *due);
-            match first {
-                Some(due) if due <= now => {
-                    let read = queue.reads.pop_first().map(|(_, read)| read);
-                    // Its next step may come back here.
-                    drop(queue);
-                    if let Some(read) = read {
-                        read.on_waited();
-                    }
-                    queue = self.lock();
-                }
-                Some(due) => {
-                    let waited = self.woken.wait_timeout(queue, due - now);
-                    queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-                }
-                None => {
-                    let waited = self.woken.wait(queue);
-                    queue = waited.unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        }
-    }
-}
-
-/// The thread of all reads that wait in this process; it does not end.
-fn sleepers() -> Option<&'static Arc<Sleepers>> {
-    static SLEEPERS: OnceLock<Option<Arc<Sleepers>>> = OnceLock::new();
-    let begun = SLEEPERS.get_or_init(|| {
-        let sleepers = Arc::new(Sleepers::default());
-        let theirs = sleepers.clone();
-        let thread = thread::Builder::new().name("reads of the past".to_owned());
-        thread.spawn(move || theirs.run()).ok().map(|_| sleepers)
-    });
-    begun.as_ref()
-}
-
-fn sleep(read: PastRead, wait: Duration) {
-    let Some(sleepers) = sleepers() else {
-        return read.end(Err(SubmitError::Busy));
-    };
-    let mut queue = sleepers.lock();
-    queue.last += 1;
-    let key = (Instant::now() + wait, queue.last);
-    queue.reads.insert(key, read);
-    let first = queue.reads.first_key_value();
-    let is_first = first.is_some_and(|(first, _)| *first == key);
-    drop(queue);
-    if is_first {
-        sleepers.woken.notify_one();
     }
 }

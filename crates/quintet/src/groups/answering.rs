@@ -26,6 +26,16 @@ impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Has the task that awaits the answer look again.
+    pub fn wake(&self) {
+        let state = self.lock();
+        if let State::Awaited(waker) = &*state {
+            let waker = waker.clone();
+            drop(state);
+            waker.wake();
+        }
+    }
 }
 
 /// An answer as it travels, or why there is none.

@@ -236,6 +236,8 @@ impl Placing {
         // Another one first each time.
         let first = self.calls.turn() % self.left.len().max(1);
         self.left.rotate_left(first);
+        // The last is asked first.
+        self.left.sort_by_key(|it| !self.calls.rests((*it).into()));
         self.next_member(done);
     }
 

@@ -4,6 +4,8 @@
 //!   Shard ──► Calls ──► Here: a handle of the replica        ──► answer ──► time seen, courier woken
 //!                  └──► Elsewhere: a connection to its server ─┘   stopped ──► the next member
 //! ```
+//!
+//! A server that has failed is asked behind all others, until it answers again.
 
 use super::{
     CallError,
@@ -184,7 +186,18 @@ impl Calls {
         let places = (0..count).map(|offset| first.wrapping_add(offset) % count);
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             places.partition(|it| matches!(self.way(*it), Some(Way::Here(_))));
-        if here.is_empty() { elsewhere } else { here }
+        if !here.is_empty() {
+            return here;
+        }
+        let (rest, mut first): (Vec<_>, Vec<_>) =
+            elsewhere.into_iter().partition(|it| self.rests(*it));
+        first.extend(rest);
+        first
+    }
+
+    /// Whether the server of this way has failed lately: it is asked behind the others.
+    pub fn rests(&self, way: usize) -> bool {
+        matches!(self.way(way), Some(Way::Elsewhere(remote)) if remote.rests())
     }
 
     /// Another number each time.

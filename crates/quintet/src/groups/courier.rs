@@ -13,11 +13,12 @@ use super::{
     call::{self, Made},
     calls::{Calls, Source, To},
     hand_off::HandOff,
-    pending::{Pauses, end_of},
+    pending::end_of,
     remote::Wanted,
 };
 use quintet_groups::delivery;
 use quintet_replica::Level;
+use quintet_runtime::pauses::Pauses;
 use serde::de::DeserializeOwned;
 use std::{
     sync::Arc,

@@ -11,10 +11,11 @@ use super::{
     call::{self, Call, Kind},
     calls::{Calls, Source},
     notices::Told,
-    pending::{Pauses, end_of},
+    pending::end_of,
     remote::Wanted,
 };
 use quintet_replica::{CommandTime, Level};
+use quintet_runtime::pauses::Pauses;
 use std::{
     collections::VecDeque,
     fmt,

@@ -12,11 +12,11 @@
 use super::{
     CallError, Pending, call,
     calls::{Calls, Source},
-    pending::Pauses,
     remote::Wanted,
 };
 use quintet_groups::view::{self, Told};
 use quintet_replica::Level;
+use quintet_runtime::pauses::Pauses;
 use std::{
     sync::{
         Arc,
@@ -52,12 +52,8 @@ struct Shard {
     is_done: bool,
     /// The next attempt comes then.
     again: Instant,
+    /// Between attempts, while the shard takes nothing.
     pauses: Pauses,
-}
-
-/// Pauses between attempts, while the shard takes nothing.
-const fn pauses() -> Pauses {
-    Pauses::new(LOOKS_EVERY, TRIES_AGAIN_MAX)
 }
 
 impl Herald {
@@ -70,12 +66,8 @@ impl Herald {
             });
         }
         let shards = sources.into_iter().map(|source| Shard {
-            source,
-            newest: Told::default(),
-            since: Instant::now(),
             is_done: true,
-            again: Instant::now(),
-            pauses: pauses(),
+            ..Shard::new(source, Told::default())
         });
         let (calls, mut shards): (_, Vec<_>) = (calls.clone(), shards.collect());
         let (stops, stopped) = mpsc::channel();
@@ -110,6 +102,19 @@ impl Drop for Herald {
 }
 
 impl Shard {
+    /// One that is to be told of this view.
+    fn new(source: Source, newest: Told) -> Self {
+        let now = Instant::now();
+        Self {
+            source,
+            newest,
+            since: now,
+            is_done: false,
+            again: now,
+            pauses: Pauses::new(LOOKS_EVERY, TRIES_AGAIN_MAX),
+        }
+    }
+
     fn look(&mut self, calls: &Arc<Calls>) {
         // The replicas here that are members of it.
         let (view, here) = calls.view_of(self.source.group);
@@ -119,14 +124,7 @@ impl Shard {
         if view.number > self.newest.number {
             // Also where the members are those of the last one seen here: another herald may have told of
             // one in between.
-            *self = Self {
-                newest: view,
-                since: Instant::now(),
-                is_done: false,
-                again: Instant::now(),
-                pauses: pauses(),
-                source: self.source.clone(),
-            };
+            *self = Self::new(self.source.clone(), view);
         }
         let ranks = here.iter().filter_map(|member| {
             let mut members = self.newest.members.iter();

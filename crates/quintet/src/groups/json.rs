@@ -132,7 +132,7 @@ impl JsonPending {
     /// Waits for it. The replies of members are an array of objects with `member`, and `value` or
     /// `error`.
     pub fn wait(self) -> Result<Done<String>, JsonError> {
-        let replies = match self.pending {
+        let mut replies = match self.pending {
             Asked::One(pending) => {
                 return read(&pending.bytes()?, &self.name, self.method, self.to_json);
             }

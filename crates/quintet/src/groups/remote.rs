@@ -10,6 +10,9 @@
 //! It breaks, too, when its first call has waited for longer than a server may take, and not a byte has come
 //! meanwhile: answers come in order, so those behind it would wait for as long.
 //!
+//! One that breaks with calls, or cannot be opened, rests: others are asked before it until it has answered
+//! a probe, which is sent after a pause, each twice as long as the one before.
+//!
 //! A sender never waits: it may be the event loop of a replica, or the reader of this connection, which
 //! has to read on while the server does not.
 
@@ -17,6 +20,8 @@ use super::{CallError, call};
 use quintet_replica::{CommandTime, GroupId, Level, past::Asking};
 use quintet_runtime::{
     SubmitError,
+    alarms::alarms,
+    pauses::Health,
     resp_client::{Reply, command, read},
 };
 use std::{
@@ -24,8 +29,8 @@ use std::{
     io::{self, BufReader, Read, Write},
     net::{Shutdown, TcpStream, ToSocketAddrs},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{self, Receiver, Sender},
     },
     thread,
@@ -140,6 +145,7 @@ impl Failure {
 /// A call that was sent.
 struct Waiting {
     is_ordered: bool,
+    is_probe: bool,
     since: Instant,
     on_answer: OnAnswer,
 }
@@ -154,8 +160,11 @@ struct Outgoing {
 }
 
 /// The part of a connection that its threads share.
-#[derive(Default)]
 struct Shared {
+    health: Health,
+    /// An alarm will send a probe.
+    is_watched: AtomicBool,
+    remote: Weak<Remote>,
     /// Calls for the writer, and their bytes.
     queued: AtomicUsize,
     queued_bytes: AtomicUsize,
@@ -200,12 +209,48 @@ fn connect(address: &str) -> io::Result<TcpStream> {
 
 impl Remote {
     pub fn new(address: &str, answers_within: Duration) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|this| Self {
             address: address.to_owned(),
             answers_within,
-            shared: Arc::default(),
+            shared: Arc::new(Shared {
+                health: Health::new(),
+                is_watched: AtomicBool::new(false),
+                remote: this.clone(),
+                queued: AtomicUsize::new(0),
+                queued_bytes: AtomicUsize::new(0),
+                stream: Mutex::default(),
+            }),
             writer: Mutex::default(),
         })
+    }
+
+    /// Whether others are to be asked before it: it has failed, and has not answered since.
+    pub fn rests(&self) -> bool {
+        self.shared.health.has_failed()
+    }
+
+    /// Asks whether it answers again.
+    fn probe(&self) {
+        let shared = self.shared.clone();
+        shared.is_watched.store(false, Ordering::Relaxed);
+        if !shared.health.has_failed() {
+            // It has answered a call meanwhile.
+            return;
+        }
+        let on_answer = move |answer: Answer| match answer {
+            Ok(_) => shared.health.can_be_asked(),
+            Err(_) => shared.try_after(shared.health.fails()),
+        };
+        let waiting = Waiting {
+            is_ordered: false,
+            is_probe: true,
+            since: Instant::now(),
+            on_answer: Box::new(on_answer),
+        };
+        let bytes = command(&[b"ECHO", b""]);
+        if let Err((waiting, error)) = self.queue(Outgoing { bytes, waiting }) {
+            (waiting.on_answer)(Err(error));
+        }
     }
 
     /// Asks for the shards, on a connection of its own.
@@ -242,6 +287,7 @@ impl Remote {
         ]);
         let waiting = Waiting {
             is_ordered: wanted.0 == Wanted::Level(Level::Ordered),
+            is_probe: false,
             since: Instant::now(),
             on_answer,
         };
@@ -286,6 +332,28 @@ impl Remote {
 }
 
 impl Shared {
+    /// It does not answer.
+    fn fail(&self) {
+        if !self.health.has_failed() {
+            self.try_after(self.health.fails());
+        }
+    }
+
+    fn try_after(&self, pause: Duration) {
+        if self.is_watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let remote = self.remote.clone();
+        let probe = move || {
+            if let Some(remote) = remote.upgrade() {
+                remote.probe();
+            }
+        };
+        if let Some(alarms) = alarms() {
+            alarms.set(Instant::now() + pause, probe).keep();
+        }
+    }
+
     /// A call of this length is not queued any more.
     fn leave(&self, length: usize) {
         self.queued.fetch_sub(1, Ordering::Relaxed);
@@ -294,7 +362,7 @@ impl Shared {
 
     /// Opens a connection and starts its reader.
     fn begin(
-        &self,
+        self: &Arc<Self>,
         address: &str,
         answers_within: Duration,
     ) -> io::Result<(TcpStream, Arc<Queue>)> {
@@ -304,6 +372,7 @@ impl Shared {
         let reader = stream.try_clone()?;
         *lock(&self.stream) = Some(stream.try_clone()?);
         let queue = Arc::new(Mutex::new(Some(VecDeque::new())));
+        let shared = self.clone();
         let answers = Answers {
             stream: reader,
             queue: queue.clone(),
@@ -312,7 +381,7 @@ impl Shared {
         };
         thread::Builder::new()
             .name("answers".to_owned())
-            .spawn(move || read_answers(answers))?;
+            .spawn(move || read_answers(answers, &shared))?;
         Ok((stream, queue))
     }
 }
@@ -321,7 +390,7 @@ impl Shared {
 fn write_calls(
     address: &str,
     answers_within: Duration,
-    shared: &Shared,
+    shared: &Arc<Shared>,
     calls: &Receiver<Outgoing>,
 ) {
     let mut connection = None;
@@ -344,6 +413,7 @@ fn write_calls(
             }
             let Some((stream, queue)) = &mut connection else {
                 is_unreachable = true;
+                shared.fail();
                 break;
             };
             let Some(bytes) = push(queue, &mut batch) else {
@@ -352,6 +422,7 @@ fn write_calls(
             };
             if stream.write_all(&bytes).is_err() {
                 // Its reader answers those that wait.
+                shared.fail();
                 let _ = stream.shutdown(Shutdown::Both);
                 connection = None;
             }
@@ -442,7 +513,7 @@ impl Read for Answers {
     }
 }
 
-fn read_answers(answers: Answers) {
+fn read_answers(answers: Answers, shared: &Shared) {
     let queue = answers.queue.clone();
     let mut reader = BufReader::new(answers);
     while let Ok(reply) = read(&mut reader, call::ANSWER_BYTES_MAX) {
@@ -456,12 +527,24 @@ fn read_answers(answers: Answers) {
         };
         let first = lock(&queue).as_mut().and_then(VecDeque::pop_front);
         match first {
-            Some(waiting) => (waiting.on_answer)(answer),
+            Some(waiting) => {
+                // A probe reaches no member.
+                match answer {
+                    _ if waiting.is_probe => {}
+                    Err(SubmitError::NoQuorum) => shared.fail(),
+                    _ => shared.health.answers(),
+                }
+                (waiting.on_answer)(answer);
+            }
             None => break,
         }
     }
     let _ = reader.get_ref().stream.shutdown(Shutdown::Both);
     let waiting = lock(&queue).take();
+    if waiting.as_ref().is_some_and(|it| !it.is_empty()) {
+        // Before those are asked elsewhere.
+        shared.fail();
+    }
     for one in waiting.into_iter().flatten() {
         (one.on_answer)(Err(match one.is_ordered {
             true => SubmitError::Uncertain,
@@ -561,5 +644,48 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(told.recv(), Ok(Err(SubmitError::Stopped)));
         }
+    }
+
+    /// Answers each command with the same text, once it may.
+    fn serve(listener: &TcpListener, answers: &Receiver<&'static [u8]>) {
+        let (mut stream, _) = listener.accept().expect("the writer connects");
+        let mut commands = BufReader::new(stream.try_clone().expect("a copy"));
+        while let Ok(answer) = answers.recv() {
+            if read(&mut commands, 1 << 10).is_err() {
+                return;
+            }
+            // A client may have gone.
+            let _ = stream.write_all(answer);
+        }
+    }
+
+    #[test]
+    fn server_that_is_silent_rests_until_it_answers_again() {
+        let (listener, _) = server();
+        let address = listener.local_addr().expect("bound").to_string();
+        let remote = Remote::new(&address, Duration::from_millis(50));
+        let (answers, told) = mpsc::channel();
+        assert!(!remote.rests());
+        send(&remote, Level::Stale, b"call", &answers);
+        assert_eq!(told.recv_timeout(LONG), Ok(Err(SubmitError::Stopped)));
+        assert!(remote.rests(), "told before others are asked");
+        // The connection that was late.
+        drop(listener.accept().expect("the writer connects"));
+        // That of the first probe, which is not answered either.
+        drop(listener.accept().expect("the writer connects"));
+        assert!(remote.rests());
+        let (give, given) = mpsc::channel();
+        let server = thread::spawn(move || serve(&listener, &given));
+        // To the next probe, and to a call.
+        give.send(b"$0\r\n\r\n").expect("it serves");
+        while remote.rests() {
+            thread::yield_now();
+        }
+        give.send(b"-NOTYET\r\n").expect("it serves");
+        send(&remote, Level::Stale, b"call", &answers);
+        assert_eq!(told.recv_timeout(LONG), Ok(Err(SubmitError::NotYet)));
+        assert!(!remote.rests());
+        drop((give, remote));
+        server.join().expect("it has served");
     }
 }

@@ -5,7 +5,7 @@ use super::{
     answering::Answer,
     call,
     calls::{Calls, Source},
-    pending::end_of,
+    pending::Limit,
 };
 use serde::de::DeserializeOwned;
 use std::{
@@ -112,6 +112,7 @@ pub struct Replies<R> {
     calls: Arc<Calls>,
     shard: Arc<str>,
     timeout: Duration,
+    limit: Limit,
     answer: PhantomData<fn() -> R>,
 }
 
@@ -123,13 +124,14 @@ impl<R> Replies<R> {
             calls: calls.clone(),
             shard: source.name.clone(),
             timeout: calls.timeout(),
+            limit: Limit::default(),
             answer: PhantomData,
         };
         (replies, arrivals)
     }
 
-    /// No reply is waited for longer than this, instead of a little longer than the group's own
-    /// deadline.
+    /// No reply is waited for longer than this from the first look at any, instead of a little longer
+    /// than the group's own deadline: those that have not come are errors then.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.timeout = deadline;
         self
@@ -167,8 +169,8 @@ impl<R> Replies<R> {
         }
     }
 
-    pub(super) fn ends(&self) -> Instant {
-        end_of(self.timeout)
+    pub(super) fn ends(&mut self) -> Instant {
+        self.limit.ends(self.timeout)
     }
 }
 
@@ -177,20 +179,35 @@ impl<R: DeserializeOwned> Replies<R> {
         call::read_answer(&answer?, &self.shard).map(|done| done.value)
     }
 
-    /// The next reply and the member that gave it, as they come; `None` behind the last.
+    /// The next reply and the member that gave it, as they come; `None` behind the last. A member that
+    /// is silent has an error when the deadline has passed ([`Self::deadline`]).
     pub async fn next(&mut self) -> Option<(usize, Result<R, CallError>)> {
         if call::is_inside() {
             self.end_inside();
         }
-        let arrivals = &self.arrivals;
+        let Self {
+            arrivals,
+            calls,
+            shard,
+            timeout,
+            limit,
+            ..
+        } = self;
         let next = poll_fn(|context| {
             let mut state = arrivals.lock();
-            match state.next() {
-                Ok(next) => Poll::Ready(next),
-                Err(()) => {
-                    state.waker = Some(context.waker().clone());
-                    Poll::Pending
+            if let Ok(next) = state.next() {
+                return Poll::Ready(next);
+            }
+            state.waker = Some(context.waker().clone());
+            drop(state);
+            let wakes = arrivals.clone();
+            match limit.has_passed(*timeout, move || wakes.change(|_| {})) {
+                true => {
+                    let mut state = arrivals.lock();
+                    state.give_up(&calls.all(), shard);
+                    Poll::Ready(state.next().unwrap_or(None))
                 }
+                false => Poll::Pending,
             }
         });
         let (member, answer) = next.await?;
@@ -228,7 +245,7 @@ impl<R: DeserializeOwned> IntoIterator for Replies<R> {
     type Item = (usize, Result<R, CallError>);
     type IntoIter = IntoIter<R>;
 
-    fn into_iter(self) -> IntoIter<R> {
+    fn into_iter(mut self) -> IntoIter<R> {
         let ends = self.ends();
         IntoIter {
             replies: self,

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A query that is not answered soon holds no others up: it may have been sent to a process that has
-//! stopped without a word, of which a connection does not tell.
+//! stopped without a word, of which a connection does not tell. An alarm lets the next ones begin then.
 
+use quintet_runtime::alarms::alarms;
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
@@ -36,11 +37,25 @@ struct State {
     waiting_bytes: usize,
     /// Some thread lets the next ones begin.
     is_beginning: bool,
+    /// An alarm will look for queries that count no more.
+    is_watched: bool,
 }
 
 /// See the module.
-#[derive(Clone, Default)]
-pub(super) struct Turns(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub(super) struct Turns {
+    state: Arc<Mutex<State>>,
+    counts_for: Duration,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            counts_for: COUNTS_FOR,
+        }
+    }
+}
 
 /// A query in progress, until it is dropped.
 pub(super) struct Turn(Turns, u64);
@@ -72,13 +87,13 @@ impl fmt::Debug for Turns {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.0.lock().in_progress.remove(&self.1);
-        self.0.begin_next(COUNTS_FOR);
+        self.0.begin_next();
     }
 }
 
 impl Turns {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a query of this many bytes when it is its turn.
@@ -92,17 +107,17 @@ impl Turns {
         state.waiting.push_back((bytes, Box::new(begin)));
         state.waiting_bytes += bytes;
         drop(state);
-        self.begin_next(COUNTS_FOR);
+        self.begin_next();
     }
 
     /// Lets those begin that may. One that ends at once does not come back here by itself: with many
     /// that do, there would be no end of calls within calls.
-    fn begin_next(&self, counts_for: Duration) {
+    fn begin_next(&self) {
         let mut state = self.lock();
         if std::mem::replace(&mut state.is_beginning, true) {
             return;
         }
-        while state.has_room(counts_for)
+        while state.has_room(self.counts_for)
             && let Some((number, begin)) = state.next()
         {
             drop(state);
@@ -110,6 +125,22 @@ impl Turns {
             state = self.lock();
         }
         state.is_beginning = false;
+        self.watch(&mut state);
+    }
+
+    /// Others wait: none of those in progress need end before they begin.
+    fn watch(&self, state: &mut State) {
+        let oldest = state.in_progress.values().min().copied();
+        let oldest = oldest.filter(|_| !state.waiting.is_empty() && !state.is_watched);
+        if let (Some(oldest), Some(alarms)) = (oldest, alarms()) {
+            state.is_watched = true;
+            let this = self.clone();
+            let look = move || {
+                this.lock().is_watched = false;
+                this.begin_next();
+            };
+            alarms.set(oldest + self.counts_for, look).keep();
+        }
     }
 }
 
@@ -164,21 +195,21 @@ mod tests {
 
     #[test]
     fn queries_without_an_answer_hold_no_others_up_for_long() {
-        let turns = Turns::default();
+        let turns = Turns {
+            counts_for: Duration::from_millis(20),
+            ..Turns::default()
+        };
         let (told, begun) = mpsc::channel();
-        for number in 0..2 * IN_PROGRESS_MAX {
+        for number in 0..3 * IN_PROGRESS_MAX {
             let told = told.clone();
             turns.take(1, move |turn| {
                 told.send((number, turn)).expect("it listens")
             });
         }
-        // They are held as long as this is.
-        let silent: Vec<_> = begun.try_iter().collect();
-        assert!(silent.len() >= IN_PROGRESS_MAX);
-        turns.begin_next(Duration::ZERO);
-        let next: Vec<_> = begun.try_iter().collect();
-        assert_eq!(silent.len() + next.len(), 2 * IN_PROGRESS_MAX);
-        drop((silent, next));
+        // They are held, so that none ends.
+        let silent: Vec<_> = begun.iter().take(3 * IN_PROGRESS_MAX).collect();
+        assert!(silent.iter().all(|(_, turn)| turn.is_some()));
+        drop(silent);
         let state = turns.lock();
         assert_eq!((state.in_progress.len(), state.waiting_bytes), (0, 0));
     }

@@ -139,7 +139,7 @@ impl KeyShards {
             None if spec.footprint == Footprint::Everything || spec.op == Op::QuintetDiff => {
                 let (name, count) = (spec.name.to_ascii_uppercase(), self.places.len());
                 Err(format!(
-                    "ERR '{name}' concerns the keys of all {count} shards and is not offered where a \
+                    "NOTOFFERED '{name}' concerns the keys of all {count} shards: it is refused where a \
                      layout divides them"
                 ))
             }

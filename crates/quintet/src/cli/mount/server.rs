@@ -1,6 +1,7 @@
-//! The servers that are asked, one after another.
+//! The servers that are asked, one after another: those that have failed lately behind the others.
 
 use crate::cli::resp::{Client, Reply};
+use quintet::runtime::pauses::Health;
 use std::{
     fmt, io,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -48,7 +49,7 @@ pub trait Ask: Send + Sync + 'static {
 
 /// Servers of which any one is asked.
 pub struct Server {
-    addresses: Vec<String>,
+    addresses: Vec<(String, Health)>,
     password: Option<String>,
     /// Connections without a request.
     idle: Mutex<Vec<Client>>,
@@ -59,9 +60,10 @@ pub fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Server {
-    pub const fn new(addresses: Vec<String>, password: Option<String>) -> Self {
+    pub fn new(addresses: Vec<String>, password: Option<String>) -> Self {
+        let addresses = addresses.into_iter().map(|it| (it, Health::new()));
         Self {
-            addresses,
+            addresses: addresses.collect(),
             password,
             idle: Mutex::new(Vec::new()),
         }
@@ -99,12 +101,21 @@ impl Ask for Server {
         {
             return told(reply);
         }
+        let (rest, mut first): (Vec<_>, Vec<_>) =
+            self.addresses.iter().partition(|(_, it)| it.rests());
+        first.extend(rest);
         let mut failed = None;
-        for address in &self.addresses {
+        for (address, health) in first {
             let asked = self.connect(address);
             match asked.and_then(|client| self.ask_on(client, words)) {
-                Ok(reply) => return told(reply),
-                Err(error) => failed = failed.or(Some(error)),
+                Ok(reply) => {
+                    health.answers();
+                    return told(reply);
+                }
+                Err(error) => {
+                    health.fails();
+                    failed = failed.or(Some(error));
+                }
             }
         }
         Err(Refused::Failed(failed.unwrap_or_else(|| {
@@ -121,7 +132,7 @@ pub fn told(reply: Reply) -> Result<Reply, Refused> {
             Some("NOTYET" | "BADKEY") => Refused::Missing,
             Some("TOOLARGE") => Refused::TooLarge(text),
             // The keys of all shards, in a cluster with a layout.
-            _ if text.contains(" is not offered ") => Refused::NotOffered(text),
+            Some("NOTOFFERED") => Refused::NotOffered(text),
             _ => Refused::Error(text),
         }),
         reply => Ok(reply),
