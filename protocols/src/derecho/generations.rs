@@ -148,8 +148,7 @@ impl Derecho {
     /// A beat of a member at work. A process with an old log starts again as soon as nothing else
     /// ends with it.
     pub(super) fn give_up_old(&mut self, ctx: &mut Context<'_, Self>) {
-        let mut all = self.shards.iter();
-        if !all.any(|stream| stream.catch_up.old.is_some()) {
+        if self.old_shard().is_none() {
             return;
         }
         // A shard that is begun again at the same time needs the word of this process.
@@ -228,23 +227,31 @@ impl Derecho {
     }
 
     fn start_again(&self, ctx: &mut Context<'_, Self>) {
-        let mut all = self.shards.iter();
-        let Some(old) = all.find(|stream| stream.catch_up.old.is_some()) else {
+        let Some(shard) = self.old_shard() else {
             return;
         };
         ctx.start_again(format!(
-            "group {} was begun again (--bootstrap-again) while this process, which holds what was \
-             in it before, was cut off",
-            old.group
+            "group {} was begun again (--bootstrap-again), and this process holds what was in it \
+             before",
+            self.shards[shard].group
         ));
     }
 
-    /// Whether a process has a shard's log from before the shard was begun again. It cannot become a
-    /// member of it.
+    /// Whether a process has a shard's log from before the shard was, or is now, begun again. It
+    /// cannot become a member of it.
     pub(super) fn has_old_log(&self, of: Member, shard: usize) -> bool {
-        match of.id == self.me.id() {
+        let old = match of.id == self.me.id() {
             true => self.shards[shard].catch_up.old.is_some(),
             false => self.holdings.is_old(of, shard),
-        }
+        };
+        old || self.has_useless_part(of.id, shard)
+    }
+
+    /// The shard whose log here is such a one.
+    fn old_shard(&self) -> Option<usize> {
+        let own = self.me.id();
+        (0..self.shards.len()).find(|shard| {
+            self.shards[*shard].catch_up.old.is_some() || self.has_useless_part(own, *shard)
+        })
     }
 }

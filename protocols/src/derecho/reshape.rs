@@ -15,7 +15,9 @@ use super::{
     shards::{Bug, both, less},
 };
 use alloc::vec::Vec;
-use quintet_replica::{Assigned, Assignment, Candidate, Layout, ReplicaId, ReplicaSet, Slot};
+use quintet_replica::{
+    Assigned, Assignment, Candidate, Durability, Layout, ReplicaId, ReplicaSet, Slot,
+};
 
 /// The targets of a view as what an assignment begins with.
 fn targets(view: &View) -> Assignment {
@@ -25,6 +27,11 @@ fn targets(view: &View) -> Assignment {
     });
     let shards = shards.collect();
     Assignment { shards }
+}
+
+/// Whether a replica has nothing of a shard's log.
+fn is_empty(told: &Holding) -> bool {
+    told.sure.max(told.end) == Slot(0)
 }
 
 /// The shards of the first view, in which all hold all that there is: nothing.
@@ -114,45 +121,29 @@ impl Choice<'_> {
 }
 
 impl Derecho {
-    /// The members of the view that hold a shard's log, durably, and up to where. Those that begin it
-    /// again with nothing do so together: when all members of the view have told what they hold, no
-    /// other one holds it, and they are a majority of those among whom it was last active.
+    /// The members of the view that hold a shard's log, durably, and up to where. Of one that is begun
+    /// again with nothing these are all that have nothing: no copy is needed of that.
     pub(super) fn holders(&self, shard: usize, there: ReplicaSet) -> Vec<(ReplicaId, Slot)> {
         let (view, stream) = (self.membership.view(), &self.shards[shard]);
-        let block = stream.block.unwrap_or(0);
-        let (held, end) = (self.sst.layout.held(block), self.sst.layout.end(block));
-        let mut again = ReplicaSet::EMPTY;
-        let mut holder = |id: ReplicaId| {
-            if view.is_active(shard) {
-                let holds = view.shards[shard].members.contains(id) && self.sst.read(id, held) > 0;
-                return holds.then(|| (id, Slot(self.sst.read(id, end))));
-            }
-            let told = self.told(id, shard).filter(|told| told.complete)?;
-            if told.begun_again {
-                again.insert(id);
-            }
-            Some((id, told.end))
-        };
         let live = both(there, self.membership.live());
-        let mut holders: Vec<_> = live.iter().filter_map(&mut holder).collect();
-        let said = |id| self.holdings.of(id, view.number, shard);
-        let told = |id: ReplicaId| id == self.me.id() || said(id).is_some();
-        let holds_more =
-            |told: &Holding| told.complete && !told.begun_again && self.is_present(told);
-        let more = self.me.others().iter().filter_map(said).any(holds_more);
-        let among = match view.shards[shard].among {
-            ReplicaSet::EMPTY => ReplicaSet::all(self.me.members()),
-            among => among,
-        };
-        let most = both(again, among).len() * 2 > among.len();
-        // One that comes into the next view has a word in that one, and may hold the log.
-        let joins = !less(there, self.membership.set()).is_empty();
-        let begins =
-            again.len() == holders.len() && most && !more && !joins && live.iter().all(told);
-        if !begins {
-            holders.retain(|(id, _)| !again.contains(*id));
+        if view.is_active(shard) {
+            let block = stream.block.unwrap_or(0);
+            let (held, end) = (self.sst.layout.held(block), self.sst.layout.end(block));
+            let members = both(live, view.shards[shard].members);
+            let holds = members.iter().filter(|id| self.sst.read(*id, held) > 0);
+            return holds.map(|id| (id, Slot(self.sst.read(id, end)))).collect();
         }
-        if !view.is_active(shard) && !begins {
+        let begins = self.begins_again(shard, there);
+        let holder = |id: ReplicaId| {
+            let told = self.told(id, shard)?;
+            let holds = match begins {
+                true => told.begun_again || is_empty(&told),
+                false => told.complete && !told.begun_again,
+            };
+            holds.then_some((id, told.end))
+        };
+        let mut holders: Vec<_> = live.iter().filter_map(holder).collect();
+        if !begins {
             // A log without what another one knows to be delivered is none that was copied: its
             // replica alone began again.
             let told = live.iter().filter_map(|id| self.told(id, shard));
@@ -160,6 +151,41 @@ impl Derecho {
             holders.retain(|(_, end)| Some(*end) >= least);
         }
         holders
+    }
+
+    /// Whether a shard is begun again with nothing: all members of the view have told what they hold,
+    /// no replica holds its log, and those that begin it again are a majority of those among whom it
+    /// was last active.
+    pub(super) fn begins_again(&self, shard: usize, there: ReplicaSet) -> bool {
+        let view = self.membership.view();
+        if view.is_active(shard) || self.shards[shard].durability == Durability::Disk {
+            return false;
+        }
+        let live = both(there, self.membership.live());
+        let of = |id: &ReplicaId| self.told(*id, shard).filter(|told| told.complete);
+        let again = |id: &ReplicaId| of(id).is_some_and(|told| told.begun_again);
+        let holds = |id: &ReplicaId| of(id).is_some_and(|told| !told.begun_again);
+        let again: ReplicaSet = live.iter().filter(again).collect();
+        let among = match view.shards[shard].among {
+            ReplicaSet::EMPTY => ReplicaSet::all(self.me.members()),
+            among => among,
+        };
+        // One that comes into the next view has a word in that one, and may hold the log.
+        let joins = !less(there, self.membership.set()).is_empty();
+        let said = |id: ReplicaId| self.holdings.of(id, view.number, shard).is_some();
+        let mut others = live.iter().filter(|id| *id != self.me.id());
+        both(again, among).len() * 2 > among.len()
+            && !joins
+            && !live.iter().any(|id| holds(&id))
+            && !self.me.others().iter().any(|id| holds(&id))
+            && others.all(said)
+    }
+
+    /// Whether a replica has a part of a log of which no replica has all, while the shard is begun
+    /// again.
+    pub(super) fn has_useless_part(&self, id: ReplicaId, shard: usize) -> bool {
+        let part = |told: Holding| !told.complete && !is_empty(&told);
+        self.told(id, shard).is_some_and(part) && self.begins_again(shard, self.membership.set())
     }
 
     /// How much a replica has of a shard's log, by its own word in this view.
@@ -300,8 +326,6 @@ impl Derecho {
             } else {
                 base
             };
-            let again = |id| self.told(id, shard).is_some_and(|told| told.begun_again);
-            let begins_again = !view.is_active(shard) && holding.clone().any(|(id, _)| again(*id));
             ShardView {
                 members: members[shard],
                 senders: layout.senders(shard, &members),
@@ -309,7 +333,7 @@ impl Derecho {
                 active_in: number,
                 before: of.active_in,
                 base,
-                generation: of.generation + u64::from(begins_again),
+                generation: of.generation + u64::from(self.begins_again(shard, there)),
                 among: there,
             }
         });

@@ -59,8 +59,10 @@
 //!   last active (`among`) begins it again. So one replica that was begun again by mistake takes
 //!   nothing away. A majority of all replicas is not needed: the members of that view have agreed to
 //!   be without the others, none of which has its log, and those of them that still run with it are a
-//!   minority that decides nothing. A part of the log, at a replica that was a member before, keeps
-//!   none from it: it could not be completed.
+//!   minority that decides nothing. A part of the log, at a replica that was a member before or
+//!   was copying, keeps none from it: it could not be completed. Nothing needs no copy, so every member
+//!   of the view with nothing may become one of the shard, whether it begins it again or not. One with
+//!   a part may not, and starts again.
 //! - **Generations**: a log that is begun again has a new number in the view that takes it up. A
 //!   process that was cut off with the log of before has slots of the same numbers with other
 //!   contents. Its log counts as nothing from when it hears of that view: it takes no part, gives

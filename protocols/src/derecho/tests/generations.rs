@@ -6,7 +6,7 @@ use super::{
 };
 use crate::group::MS;
 use alloc::vec::Vec;
-use quintet_replica::{GroupId, ReplicaId};
+use quintet_replica::{GroupId, ReplicaId, Slot};
 
 /// Two of which both are needed, in memory, and spares.
 const MEMORY: &str = "store groups=1 nodes=0-4 members=2..2 durability=memory";
@@ -288,6 +288,47 @@ fn majority_of_the_last_view_begins_a_shard_again() {
     let batch = cluster.write(0, 1);
     answered(&mut cluster, &[batch]);
     cluster.assert_kept();
+}
+
+/// All four are needed as members, and one of them begins nothing again.
+#[test]
+fn process_with_nothing_counts_where_a_shard_is_begun_again() {
+    for seed in 0..8 {
+        let layout = "a groups=1-2 nodes=0-3 members=2..2 durability=memory";
+        let mut cluster = written(None, layout, 700 + seed);
+        (0..5).for_each(|id| cluster.crash(id));
+        (1..=2).for_each(|group| cluster.give_up(group));
+        for id in 0..5 {
+            match u64::from(id) == seed % 4 {
+                true => cluster.start(id),
+                false => cluster.begin_again(id),
+            }
+        }
+        works_whole(&mut cluster, &[(4, 1), (4, 2)]);
+        assert_eq!(started_again(&cluster), 0);
+    }
+}
+
+/// It was being copied when all that had the whole log ended.
+#[test]
+fn process_with_a_useless_part_of_a_log_starts_again() {
+    for seed in 0..10 {
+        let layout = "a groups=1 nodes=2-3 members=2..2 durability=memory";
+        let mut cluster = written(None, layout, 720 + seed);
+        cluster.crash(3);
+        cluster.run(MS * 1000);
+        cluster.start(3);
+        cluster.run_until("a part of the log", |cluster| {
+            let replica = cluster.replica(3);
+            replica.shards[0].log.end() > Slot(0) && !replica.membership.is_held(0)
+        });
+        begin_again_without(&mut cluster, &[3]);
+        cluster.give_up(1);
+        cluster.run(MS * 1000);
+        cluster.heal();
+        works_whole(&mut cluster, &[(4, 1)]);
+        assert_eq!(started_again(&cluster), 1, "seed {seed}");
+    }
 }
 
 /// The last one that holds it is let in by a view that could begin the shard again.
