@@ -2,17 +2,18 @@
 //! in processes of their own.
 //!
 //! ```text
-//!   cargo bench -p quintet --bench services -- [calls|events|disk|stable|shards|change] [DIRECTORY]
+//!   cargo bench -p quintet --bench services -- [calls|events|disk|stable|latency|shards|change] [DIRECTORY]
 //!
 //!   calls    marshalled calls beside handlers that do nothing    Fig. 16(a)
 //!   events   small calls per second, thousands of them in progress
 //!   disk     versions on the disk beside plain writers           Fig. 16(b)
 //!   stable   update to closed, query at the present time         Fig. 17
+//!   latency  update to executed, by members and senders           Fig. 18, left
 //!   shards   queries of 1 to 6 shards at one time                Fig. 18, right
 //!   change   bandwidth while a member leaves and comes back      Fig. 20
 //! ```
 
-use quintet::groups::{Bytes, Group, Persistent, Service, Time, Volatile, service};
+use quintet::groups::{Bytes, CallError, Group, Persistent, Service, Time, Volatile, service};
 use std::{
     collections::VecDeque,
     fs::File,
@@ -331,6 +332,48 @@ fn stable() -> Outcome {
     Ok(())
 }
 
+/// Updates of some senders, at a low rate, until each is executed.
+fn latency() -> Outcome {
+    println!("| members | bytes | all send, ms (99 %) | half | one |");
+    println!("|---|---|---|---|---|");
+    for members in [2, 4, 8] {
+        for (size, rate) in [(10 << 10, 1_000), (1 << 20, 100)] {
+            let group = Group::local(members).one::<Versions>("it").start()?;
+            let shard = group.shard::<Versions>("it", 0)?;
+            let object = vec![7; size];
+            let mut row = Vec::new();
+            for senders in [members, members / 2, 1] {
+                let pause = Duration::from_secs(1) * senders as u32 / rate;
+                let mut times = std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..senders)
+                        .map(|sender| {
+                            let (shard, object) = (shard.member(sender), &object);
+                            scope.spawn(move || -> Result<Vec<Duration>, CallError> {
+                                let mut times = Vec::new();
+                                for _ in 0..2 * rate as usize / senders {
+                                    let began = Instant::now();
+                                    shard.ordered().put(object).wait()?;
+                                    times.push(began.elapsed());
+                                    std::thread::sleep(pause.saturating_sub(began.elapsed()));
+                                }
+                                Ok(times)
+                            })
+                        })
+                        .collect();
+                    let joined = threads.into_iter();
+                    joined
+                        .map(|thread| thread.join().expect("no sender panics"))
+                        .collect::<Result<Vec<_>, _>>()
+                })?
+                .concat();
+                row.push(shown(&mut times));
+            }
+            println!("| {members} | {size} | {} |", row.join(" | "));
+        }
+    }
+    Ok(())
+}
+
 const SHARDS: &str = r#"
 [[subgroup]]
 name = "it"
@@ -480,14 +523,17 @@ fn main() -> Outcome {
         "shards" => shards(),
         "change" => change(),
         "events" => events(),
+        "latency" => latency(),
         "" => calls()
             .and_then(|()| events())
             .and_then(|()| disk(&directory))
             .and_then(|()| stable())
+            .and_then(|()| latency())
             .and_then(|()| shards())
             .and_then(|()| change()),
-        other => {
-            Err(format!("'{other}' is none of calls, events, disk, stable, shards, change").into())
-        }
+        other => Err(format!(
+            "'{other}' is none of calls, events, disk, stable, latency, shards, change"
+        )
+        .into()),
     }
 }
