@@ -1,28 +1,38 @@
-//! Figures 16, 17, 18 and 20 of the Derecho paper for services: members in this process, for `disk`
+//! Figures 16 to 18, 20 and 21 of the Derecho paper for services: members in this process, for `disk`
 //! in processes of their own.
 //!
 //! ```text
-//!   cargo bench -p quintet --bench services -- [calls|events|disk|stable|latency|shards|change] [DIRECTORY]
+//!   cargo bench -p quintet --bench services -- COMMAND [DIRECTORY]
 //!
 //!   calls    marshalled calls beside handlers that do nothing    Fig. 16(a)
 //!   events   small calls per second, thousands of them in progress
 //!   disk     versions on the disk beside plain writers           Fig. 16(b)
 //!   stable   update to closed, query at the present time         Fig. 17
-//!   latency  update to executed, by members and senders           Fig. 18, left
+//!   latency  update to executed, by members and senders          Fig. 18, left
 //!   shards   queries of 1 to 6 shards at one time                Fig. 18, right
 //!   change   bandwidth while a member leaves and comes back      Fig. 20
+//!   steps    steps of these two changes of view                  Fig. 21
 //! ```
 
 use quintet::groups::{Bytes, CallError, Group, Persistent, Service, Time, Volatile, service};
 use std::{
     collections::VecDeque,
+    fmt::Debug,
     fs::File,
     io::{self, Write},
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
+};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -383,15 +393,17 @@ members = { min = 1, max = 2 }
 "#;
 
 fn shards() -> Outcome {
-    println!("| bytes | updates/s | 1 shard, ms (99 %) | 2 | 3 | 4 | 5 | 6 |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("| bytes | updates/s | of | 1 shard, ms (99 %) | 2 | 3 | 4 | 5 | 6 |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for size in [10 << 10, 1 << 20] {
-        let group = Group::local(12)
-            .layout(SHARDS)
-            .serve::<Versions>()
-            .start()?;
-        group.wait_ready(Duration::from_secs(30))?;
-        let all = group.all::<Versions>("it")?;
+        let start = || -> Result<_, Box<dyn std::error::Error>> {
+            let group = Group::local(12).layout(SHARDS);
+            let group = group.serve::<Versions>().start()?;
+            group.wait_ready(Duration::from_secs(30))?;
+            let all = group.all::<Versions>("it")?;
+            Ok((group, all))
+        };
+        let (group, all) = start()?;
         let object = vec![7; size];
         for _ in 0..5 {
             for shard in &all {
@@ -402,7 +414,19 @@ fn shards() -> Outcome {
         for shard in &all {
             shard.at(past).object().wait()?;
         }
-        for rate in [0, 100, 500] {
+        // Updates of a group that is not asked take no more than the processor's time.
+        let mut other = None;
+        for (rate, of) in [
+            (0, "it"),
+            (100, "it"),
+            (500, "it"),
+            (0, "another"),
+            (500, "another"),
+        ] {
+            if of == "another" && other.is_none() {
+                other = Some(start()?);
+            }
+            let updates = other.as_ref().map_or(&all, |(_, all)| all);
             let (stop, updated) = (AtomicBool::new(false), AtomicU64::new(0));
             let mut row = Vec::new();
             let mut asked = Duration::ZERO;
@@ -413,7 +437,8 @@ fn shards() -> Outcome {
                         let pause = Duration::from_secs(1) / rate;
                         while !stop.load(Ordering::Relaxed) {
                             let next = Instant::now() + pause;
-                            let shard = &all[updated.fetch_add(1, Ordering::Relaxed) as usize % 6];
+                            let number = updated.fetch_add(1, Ordering::Relaxed);
+                            let shard = &updates[number as usize % 6];
                             drop(shard.ordered().put(&[7; 100]));
                             std::thread::sleep(next.saturating_duration_since(Instant::now()));
                         }
@@ -440,8 +465,8 @@ fn shards() -> Outcome {
                 stop.store(true, Ordering::Relaxed);
                 measured
             })?;
-            let updates = updated.load(Ordering::Relaxed) as f64 / asked.as_secs_f64();
-            println!("| {size} | {updates:.0} | {} |", row.join(" | "));
+            let rate = updated.load(Ordering::Relaxed) as f64 / asked.as_secs_f64();
+            println!("| {size} | {rate:.0} | {of} | {} |", row.join(" | "));
         }
     }
     Ok(())
@@ -503,6 +528,111 @@ fn change() -> Outcome {
     Ok(())
 }
 
+/// When members told in their log of a step of a change of view.
+static TOLD: Mutex<Vec<(Instant, &str)>> = Mutex::new(Vec::new());
+const STEPS: [&str; 4] = [
+    "member suspected",
+    "view wedged",
+    "ragged trim computed",
+    "view installed",
+];
+
+struct Recorder;
+
+impl Subscriber for Recorder {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "quintet_runtime::metrics"
+    }
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Self);
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+impl Visit for Recorder {
+    fn record_debug(&mut self, _: &Field, value: &dyn Debug) {
+        let text = format!("{value:?}");
+        if let Some(step) = STEPS.iter().find(|step| **step == text) {
+            let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+            told.push((Instant::now(), step));
+        }
+    }
+}
+
+/// Steps as a member of four stops and comes back while one caller sends.
+fn steps() -> Outcome {
+    const REST: Duration = Duration::from_secs(2);
+    tracing::subscriber::set_global_default(Recorder)?;
+    println!("ms since the member was told to stop or start: first, last (how often)");
+    println!("| bytes | member | suspected | wedged | trim | installed | longest pause |");
+    println!("|---|---|---|---|---|---|---|");
+    for size in [10 << 10, 10 << 10, 10 << 10, 1 << 20, 1 << 20, 1 << 20] {
+        let group = Group::local(4).one::<InMemory>("it").start()?;
+        let shard = group.shard::<InMemory>("it", 0)?;
+        let object = vec![7; size];
+        let (mut waiting, mut ends) = (VecDeque::new(), Vec::new());
+        let ended = AtomicBool::new(false);
+        let changes = std::thread::scope(|scope| -> Result<_, Box<dyn std::error::Error>> {
+            let changes = scope.spawn(|| {
+                std::thread::sleep(REST);
+                let stopped = Instant::now();
+                group.stop_member(3);
+                std::thread::sleep(REST);
+                let started = Instant::now();
+                let result = group.restart_member(3);
+                std::thread::sleep(REST);
+                ended.store(true, Ordering::Relaxed);
+                result.map(|()| [("stops", stopped), ("starts", started)])
+            });
+            while !ended.load(Ordering::Relaxed) {
+                waiting.push_back(shard.ordered().put(&object));
+                if waiting.len() >= WINDOW
+                    && let Some(first) = waiting.pop_front()
+                {
+                    first.wait()?;
+                    ends.push(Instant::now());
+                }
+            }
+            Ok(changes.join().expect("it does not panic")?)
+        })?;
+        let told = std::mem::take(&mut *TOLD.lock().unwrap_or_else(PoisonError::into_inner));
+        for (change, began) in changes {
+            let ms = |at: Instant| at.duration_since(began).as_secs_f64() * 1e3;
+            let inside = |at: Instant| at >= began && at < began + REST;
+            let step = |step| {
+                let at = told
+                    .iter()
+                    .filter(|(at, it)| *it == step && inside(*at))
+                    .map(|(at, _)| ms(*at));
+                let at: Vec<_> = at.collect();
+                match at[..] {
+                    [first, .., last] => format!("{first:.1}, {last:.1} ({})", at.len()),
+                    [only] => format!("{only:.1}"),
+                    [] => String::new(),
+                }
+            };
+            let pauses = ends.windows(2).filter(|pair| inside(pair[1]));
+            let longest = pauses.max_by_key(|pair| pair[1] - pair[0]);
+            let pause = longest.map_or(String::new(), |pair| {
+                format!(
+                    "{:.1} to {:.1}",
+                    ms(pair[1]) - (pair[1] - pair[0]).as_secs_f64() * 1e3,
+                    ms(pair[1])
+                )
+            });
+            let steps = STEPS.map(step).join(" | ");
+            println!("| {size} | {change} | {steps} | {pause} |");
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Outcome {
     let words: Vec<String> = std::env::args()
         .skip(1)
@@ -522,6 +652,7 @@ fn main() -> Outcome {
         "stable" => stable(),
         "shards" => shards(),
         "change" => change(),
+        "steps" => steps(),
         "events" => events(),
         "latency" => latency(),
         "" => calls()
@@ -530,9 +661,10 @@ fn main() -> Outcome {
             .and_then(|()| stable())
             .and_then(|()| latency())
             .and_then(|()| shards())
-            .and_then(|()| change()),
+            .and_then(|()| change())
+            .and_then(|()| steps()),
         other => Err(format!(
-            "'{other}' is none of calls, events, disk, stable, latency, shards, change"
+            "'{other}' is none of calls, events, disk, stable, latency, shards, change, steps"
         )
         .into()),
     }

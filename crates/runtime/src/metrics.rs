@@ -162,6 +162,7 @@ pub struct Taken {
 impl Metrics {
     /// Counts a rare branch.
     pub fn mark(&mut self, branch: &'static str, now: Time) {
+        tracing::trace!("{branch}");
         let taken = self.marks.entry(branch).or_insert(Taken {
             first: now.0,
             ..Taken::default()

@@ -80,7 +80,7 @@ const TRIGGERS: &[Trigger<Derecho>] = &[
         columns: ON_SELF,
         once: true,
         when: |replica| replica.membership.wedging() && replica.all_is_written(),
-        act: |replica, _| replica.set_wedged(),
+        act: Derecho::set_wedged,
     },
     Trigger {
         columns: ENDING | ON_PROPOSED,

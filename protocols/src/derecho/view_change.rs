@@ -182,7 +182,8 @@ impl Derecho {
     }
 
     /// The row is final now.
-    pub(super) fn set_wedged(&mut self) {
+    pub(super) fn set_wedged(&mut self, ctx: &mut Context<'_, Self>) {
+        ctx.mark("view wedged");
         self.set_blocks_final();
         self.sst.set(PERSISTED, self.stream.order.persisted());
         self.sst.set(WEDGED, 1);
