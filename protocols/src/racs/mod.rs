@@ -112,7 +112,10 @@
 //! - *Later views* (R7). A replica that hears of a later view, by a timeout, a decided block or the
 //!   question of one that recovers, enters it: n-f have left those before. The algorithm leaves a
 //!   view by its own end or by a leader's proposal only, so an idle leader that missed its view's
-//!   end would stay in it, and two others wait for it in a view whose leader died.
+//!   end would stay in it, and two others wait for it in a view whose leader died. So it enters the
+//!   view after one whose elected block it learns to be decided. For the same reason a replica times
+//!   out when it hears a block or a completion of its own view's asynchronous mode, which n-f
+//!   timeouts began.
 //! - *Idle* (R8). An idle leader sends proposals without a block, which write nothing. An empty
 //!   block is made where one is needed: to decide what a view inherited, and to mark reads.
 //! - *Future views* (R9). Of each member the newest timeout, new-view, completion and the newest
