@@ -280,22 +280,22 @@ commands! {
     Script = 221, "script", -2, Later, Scripting, (0, 0, 0), None, NONE;
 
     // geo
-    Geoadd = 222, "geoadd", -5, Later, Geo, (1, 1, 1), Positions, DENYOOM | WRITE;
-    Geodist = 223, "geodist", -4, Later, Geo, (1, 1, 1), Positions, READONLY;
-    Geohash = 224, "geohash", -2, Later, Geo, (1, 1, 1), Positions, READONLY;
-    Geopos = 225, "geopos", -2, Later, Geo, (1, 1, 1), Positions, READONLY;
-    Georadius = 226, "georadius", -6, Later, Geo, (1, 1, 1), Positions, DENYOOM | MOVABLEKEYS | WRITE;
-    GeoradiusRo = 227, "georadius_ro", -6, Later, Geo, (1, 1, 1), Positions, READONLY;
-    Georadiusbymember = 228, "georadiusbymember", -5, Later, Geo, (1, 1, 1), Positions, DENYOOM | MOVABLEKEYS | WRITE;
-    GeoradiusbymemberRo = 229, "georadiusbymember_ro", -5, Later, Geo, (1, 1, 1), Positions, READONLY;
-    Geosearch = 230, "geosearch", -7, Later, Geo, (1, 1, 1), Positions, READONLY;
-    Geosearchstore = 231, "geosearchstore", -8, Later, Geo, (1, 2, 1), Positions, DENYOOM | WRITE;
+    Geoadd = 222, "geoadd", -5, Write, Geo, (1, 1, 1), Positions, DENYOOM | WRITE;
+    Geodist = 223, "geodist", -4, Read, Geo, (1, 1, 1), Positions, READONLY;
+    Geohash = 224, "geohash", -2, Read, Geo, (1, 1, 1), Positions, READONLY;
+    Geopos = 225, "geopos", -2, Read, Geo, (1, 1, 1), Positions, READONLY;
+    Georadius = 226, "georadius", -6, Write, Geo, (1, 1, 1), Everything, DENYOOM | MOVABLEKEYS | WRITE;
+    GeoradiusRo = 227, "georadius_ro", -6, Read, Geo, (1, 1, 1), Positions, READONLY;
+    Georadiusbymember = 228, "georadiusbymember", -5, Write, Geo, (1, 1, 1), Everything, DENYOOM | MOVABLEKEYS | WRITE;
+    GeoradiusbymemberRo = 229, "georadiusbymember_ro", -5, Read, Geo, (1, 1, 1), Positions, READONLY;
+    Geosearch = 230, "geosearch", -7, Read, Geo, (1, 1, 1), Positions, READONLY;
+    Geosearchstore = 231, "geosearchstore", -8, Write, Geo, (1, 2, 1), Positions, DENYOOM | WRITE;
 
     // hyperloglog
-    Pfadd = 232, "pfadd", -2, Later, HyperLogLog, (1, 1, 1), Positions, DENYOOM | FAST | WRITE;
-    Pfcount = 233, "pfcount", -2, Later, HyperLogLog, (1, -1, 1), Positions, READONLY;
+    Pfadd = 232, "pfadd", -2, Write, HyperLogLog, (1, 1, 1), Positions, DENYOOM | FAST | WRITE;
+    Pfcount = 233, "pfcount", -2, Read, HyperLogLog, (1, -1, 1), Positions, READONLY;
     Pfdebug = 234, "pfdebug", 3, Unreplicated, HyperLogLog, (2, 2, 1), Positions, ADMIN | DENYOOM | WRITE | DANGEROUS;
-    Pfmerge = 235, "pfmerge", -2, Later, HyperLogLog, (1, -1, 1), Positions, DENYOOM | WRITE;
+    Pfmerge = 235, "pfmerge", -2, Write, HyperLogLog, (1, -1, 1), Positions, DENYOOM | WRITE;
     Pfselftest = 236, "pfselftest", 1, Unreplicated, HyperLogLog, (0, 0, 0), None, ADMIN | DANGEROUS;
 
     // cluster

@@ -225,6 +225,18 @@ impl<'a> Reply<'a> {
         }
     }
 
+    /// A number with a fraction that has been written in digits.
+    pub fn decimal(&mut self, digits: &[u8]) {
+        if !self.resp3 {
+            return self.bulk(digits);
+        }
+        if self.may_grow() {
+            self.out.push(b',');
+            self.out.extend_from_slice(digits);
+            self.out.extend_from_slice(b"\r\n");
+        }
+    }
+
     /// Yes or no as a type of its own in RESP3.
     pub fn boolean(&mut self, yes: bool) {
         if self.resp3 {

@@ -12,7 +12,7 @@
 //! that was paid for: removing elements costs no more than inserting them did.
 
 use crate::command::{CommandSpec, Op};
-use crate::commands::{is, signed_count, signed_count_of_pairs};
+use crate::commands::{HYPERLOGLOG_STEPS, is, looked_at, signed_count, signed_count_of_pairs};
 use crate::error::{CommandError, CommandResult};
 use crate::numbers::parse_integer;
 use crate::options::StoreOptions;
@@ -152,6 +152,12 @@ const fn walks(op: Op) -> bool {
             | Op::Bitpos
             | Op::Copy
             | Op::Dump
+            | Op::Georadius
+            | Op::GeoradiusRo
+            | Op::Georadiusbymember
+            | Op::GeoradiusbymemberRo
+            | Op::Geosearch
+            | Op::Geosearchstore
             | Op::Hgetall
             | Op::Hkeys
             | Op::Hrandfield
@@ -162,6 +168,8 @@ const fn walks(op: Op) -> bool {
             | Op::Linsert
             | Op::Lpos
             | Op::Lrem
+            | Op::Pfcount
+            | Op::Pfmerge
             | Op::Restore
             | Op::Scan
             | Op::Sdiff
@@ -305,6 +313,13 @@ fn steps_of_walk<'v>(
         Op::Setbit => gap(&value, args[0], parse_integer(args[1]).unwrap_or(0) / 8),
         Op::Bitfield => gap(&value, args[0], furthest_bit(&args[1..]) / 8),
         Op::Zrangestore => size(args[1]).min(range_of(args)),
+        Op::Georadius
+        | Op::GeoradiusRo
+        | Op::Georadiusbymember
+        | Op::GeoradiusbymemberRo
+        | Op::Geosearch
+        | Op::Geosearchstore => looked_at(spec.op, args, value),
+        Op::Pfcount | Op::Pfmerge => args.len() as u64 * HYPERLOGLOG_STEPS,
         Op::Copy
         | Op::Dump
         | Op::Bitcount

@@ -440,6 +440,10 @@ fn answers_with_a_line(op: Op, args: Args<'_>) -> bool {
         | Op::Setrange
         | Op::Bitop
         | Op::Setbit
+        | Op::Geoadd
+        | Op::Geosearchstore
+        | Op::Pfadd
+        | Op::Pfmerge
         | Op::Hdel
         | Op::Hincrby
         | Op::Hmset

@@ -143,6 +143,51 @@ fn intersection_costs_what_its_smallest_set_does() {
 }
 
 #[test]
+fn search_costs_what_its_cells_hold() {
+    let mut one = One::new();
+    let (longitude, latitude) = (&b"15.1"[..], &b"37.1"[..]);
+    for hundred in 0..100 {
+        let names: Vec<_> = (0..1000)
+            .map(|n| format!("{hundred}:{n}").into_bytes())
+            .collect();
+        let mut command = vec![&b"GEOADD"[..], b"places"];
+        for name in &names {
+            command.extend([longitude, latitude, name]);
+        }
+        one.one(&command);
+    }
+    let near: &[&[u8]] = &[
+        b"GEOSEARCH",
+        b"places",
+        b"FROMLONLAT",
+        longitude,
+        latitude,
+        b"BYRADIUS",
+        b"1",
+        b"m",
+        b"COUNT",
+        b"1",
+    ];
+    let far: &[&[u8]] = &[
+        b"GEOSEARCH",
+        b"places",
+        b"FROMLONLAT",
+        b"-15",
+        latitude,
+        b"BYRADIUS",
+        b"1",
+        b"km",
+    ];
+    let replies = one.batch(&[vec![near; 50], vec![far; 50]]);
+    assert!(
+        replies[0].contains("send fewer at once"),
+        "{}",
+        &replies[0][..200]
+    );
+    assert_eq!(replies[1], "*0\r\n".repeat(50));
+}
+
+#[test]
 fn replicas_refuse_the_same_when_one_reads_in_between() {
     let (mut one, mut other) = (One::new(), One::new());
     let text = vec![b'a'; 3000];

@@ -1,9 +1,9 @@
 //! The implementation of each command, one file per family.
 //!
 //! ```text
-//!   read(spec, context, args)  ─┐            ┌─ strings  bits   keys   scan   sort
+//!   read(spec, context, args)  ─┐            ┌─ strings  bits   keys   scan   sort    geo
 //!                               ├─ by group ─┤
-//!   write(spec, context, args) ─┘            └─ hashes   lists  sets   sorted_sets
+//!   write(spec, context, args) ─┘            └─ hashes   lists  sets   sorted_sets   hyperloglog
 //! ```
 //!
 //! The number of arguments has been checked against the command's arity, the lengths of arguments
@@ -12,7 +12,9 @@
 mod arguments;
 mod bitfield;
 mod bits;
+mod geo;
 mod hashes;
+mod hyperloglog;
 mod keys;
 mod lcs;
 mod lists;
@@ -28,6 +30,8 @@ mod strings;
 mod transfer;
 
 pub(crate) use arguments::{is, signed_count, signed_count_of_pairs};
+pub(crate) use geo::looked_at;
+pub(crate) use hyperloglog::STEPS as HYPERLOGLOG_STEPS;
 pub use transfer::sealed_dump;
 
 use crate::command::{CommandSpec, Group, Kind};
@@ -50,6 +54,8 @@ pub(crate) fn read(
         Group::List => lists::read(spec.op, context, args),
         Group::Set => sets::read(spec.op, context, args),
         Group::SortedSet => sorted_sets::read(spec.op, context, args),
+        Group::Geo => geo::read(spec.op, context, args),
+        Group::HyperLogLog => hyperloglog::read(spec.op, context, args),
         _ => server::read(spec.op, context, args),
     }
 }
@@ -72,6 +78,8 @@ pub(crate) fn write(
         Group::List => lists::write(spec.op, context, args),
         Group::Set => sets::write(spec.op, context, args),
         Group::SortedSet => sorted_sets::write(spec.op, context, args),
+        Group::Geo => geo::write(spec.op, context, args),
+        Group::HyperLogLog => hyperloglog::write(spec.op, context, args),
         _ => server::write(spec.op, context, args),
     }
 }

@@ -98,7 +98,7 @@ pub(super) fn scored(reply: &mut Reply<'_>, member: &[u8], score: f64, with_scor
 }
 
 /// `ZADD key [NX|XX] [GT|LT] [CH] [INCR] score member …` and `ZINCRBY key increment member`
-fn zadd(
+pub(super) fn zadd(
     keys: &mut Keys<'_>,
     args: Args<'_>,
     mut rule: AddRule,

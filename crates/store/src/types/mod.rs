@@ -1,6 +1,7 @@
 //! The collections that a key can hold.
 
 pub mod extended;
+pub mod geohash;
 pub mod hash;
 pub(crate) mod journal;
 pub mod list;
