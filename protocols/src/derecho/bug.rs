@@ -42,6 +42,8 @@ quintet_replica::bugs! {
         "a member that a view takes out of a shard answers there as before";
     GenerationIgnored "generation_ignored" 0 "shards"
         "a log of before its shard was begun again counts as one of what was begun";
+    OldEndsUnasked "old_process_ends_unasked" 0 "tests"
+        "a process with an old log ends without asking whether others hold what else it has";
     AllMembersSend "all_members_send" 0 "shards"
         "members of a shard that are not to send do so, and the others take what they send";
     WedgedBeforeBlocksArePut "wedged_before_blocks_are_put" 0 "shards"

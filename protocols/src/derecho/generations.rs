@@ -14,7 +14,8 @@
 //! No process ends with the last copy of a shard because it relies on another one that ends, too:
 //!
 //! 1. It relies on answers of its present view, to the question that it asks at present, which came
-//!    since its last beat: no copy counts whose process had crashed before that question.
+//!    since its last beat. Where a round trip takes longer than a beat, such an answer may be to an
+//!    earlier beat: its sender held the copy as long ago as a message is on its way.
 //! 2. In a view, a replica that has promised to keep copies does not end before it hears that the
 //!    other one asks something else. That one no longer uses what was answered before.
 //! 3. So a replica that another one relies on ends in a later view only, and relies on one that ends in
@@ -24,26 +25,37 @@
 //! A holder that crashes between its answer and the end of the other process is a failure at the same
 //! time as that end, of which a shard in memory with two copies survives one.
 //!
+//! An end is also one of a member, and a view survives those of less than half only:
+//!
+//! 1. None ends while a member is suspected, or the view ends.
+//! 2. Each member that knows of an old process tells what it has, even if that is nothing. An old
+//!    process ends only when all lower members have told so in this view, and none of them is an old
+//!    one that could end. So they end one after the other, each in a view of its own, and a view of
+//!    three or more continues. (Two may end in one view when the lower one has stayed for a copy, and
+//!    another member comes to hold that at the same time.)
+//!
 //! # Progress
 //!
 //! Of two that ask, the lower one is answered, and the other one withdraws its question. One asks only
 //! while others seem to hold all that it has. So the lowest that asks has its answers after a round
-//! trip, or a holder is suspected and the view ends. One that must stay asks nothing, and delays no
+//! trip, or a holder is suspected and the view ends. One that must stay asks nothing, and says so: it delays no
 //! other; shards whose log it lacks get other members (`reshape.rs`).
 
 use super::{
     Derecho,
     message::{Holding, Member, Message},
-    shards::both,
+    shards::{Bug, both},
 };
 use alloc::{format, vec, vec::Vec};
 use quintet_replica::{Context, Durability, Lane, ReplicaId};
 
-/// The question of another replica: its view and number, and whether it relies on this one's answer.
+/// The question of another replica: its view and number, whether it asks for something, and whether it
+/// relies on this one's answer.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Asked {
     view: u64,
     number: u64,
+    asks: bool,
     relies: bool,
 }
 
@@ -83,17 +95,19 @@ impl Keeping {
     }
 
     /// Notes the question of another replica. False for one of before.
-    fn note(&mut self, from: ReplicaId, (view, number): (u64, u64), relies: bool) -> bool {
+    fn note(&mut self, from: ReplicaId, of: Asked) -> bool {
         let asked = &mut self.asked[from.index()];
-        if (view, number) < (asked.view, asked.number) {
+        if (of.view, of.number) < (asked.view, asked.number) {
             return false;
         }
-        *asked = Asked {
-            view,
-            number,
-            relies,
-        };
+        *asked = of;
         true
+    }
+
+    /// Whether another replica has said in this view that it asks for nothing.
+    fn is_silent(&self, from: ReplicaId, view: u64) -> bool {
+        let asked = &self.asked[from.index()];
+        asked.view == view && !asked.asks
     }
 
     fn is_relied_on(&self, view: u64) -> bool {
@@ -142,7 +156,42 @@ impl Derecho {
     fn may_ask(&self, copies: &[u32]) -> bool {
         let relied_on = self.keeping.is_relied_on(self.membership.number());
         let mut copies = copies.iter().map(|shard| *shard as usize);
-        !relied_on && !self.is_ending() && copies.all(|shard| self.is_held_elsewhere(shard))
+        !relied_on && copies.all(|shard| self.is_held_elsewhere(shard))
+    }
+
+    /// Whether another member has the content of a shard in memory, or a word on one that is begun
+    /// again.
+    fn holds_something(&self, id: ReplicaId) -> bool {
+        let view = self.membership.view();
+        let holds = |shard: usize| {
+            if view.is_active(shard) {
+                let held = self.sst.layout.held(self.shards[shard].block.unwrap_or(0));
+                return view.shards[shard].members.contains(id) && self.sst.read(id, held) > 0;
+            }
+            self.told(id, shard).is_some_and(|told| told.complete)
+        };
+        let in_memory = |shard: &usize| self.shards[*shard].durability == Durability::Memory;
+        (0..self.shards.len()).filter(in_memory).any(holds)
+    }
+
+    /// Whether a lower member could end at the same time, as far as is known: it has an old log, and
+    /// asks whether it may end, or has nothing to ask for.
+    fn waits_for_lower(&self) -> bool {
+        let (view, own) = (self.membership.view(), self.me.id());
+        let mut lower = view.members.iter().filter(|member| member.id < own);
+        lower.any(|member| {
+            let stays =
+                self.holds_something(member.id) && self.keeping.is_silent(member.id, view.number);
+            let old = self.has_an_old_log(*member);
+            !self.holdings.is_heard(member.id, view.number) || old && !stays
+        })
+    }
+
+    /// Whether some other member has an old log: then all tell what they have.
+    pub(super) fn knows_old(&self) -> bool {
+        let members = self.membership.view().members.iter();
+        let mut others = members.filter(|member| member.id != self.me.id());
+        others.any(|member| self.has_an_old_log(*member))
     }
 
     /// A beat of a member at work. A process with an old log starts again as soon as nothing else
@@ -155,14 +204,13 @@ impl Derecho {
         let begins = |shard: usize| {
             self.membership.is_held(shard) && self.shards[shard].catch_up.begun_again
         };
-        if (0..self.shards.len()).any(begins) {
-            return ctx.mark("an earlier generation is kept for now");
-        }
+        let begins = (0..self.shards.len()).any(begins);
         let mut copies = self.copies();
-        if copies.is_empty() {
+        let waits = begins || self.is_ending() || self.waits_for_lower();
+        if !waits && (copies.is_empty() || self.injected(Bug::OldEndsUnasked)) {
             return self.start_again(ctx);
         }
-        if !self.may_ask(&copies) {
+        if waits || !self.may_ask(&copies) {
             ctx.mark("an earlier generation is kept for now");
             copies.clear();
         }
@@ -189,6 +237,7 @@ impl Derecho {
         if !active || !self.membership.live().contains(from) {
             return;
         }
+        let asks = !shards.is_empty();
         let keeps = |shard: &u32| {
             let shard = *shard as usize;
             let stream = self.shards.get(shard);
@@ -198,7 +247,13 @@ impl Derecho {
         // The lower one of two that would end does so first.
         let refuses = self.keeping.asks() && self.me.id() < from;
         let relies = !shards.is_empty() && !refuses;
-        if !self.keeping.note(from, (view, number), relies) || !relies {
+        let asked = Asked {
+            view,
+            number,
+            asks,
+            relies,
+        };
+        if !self.keeping.note(from, asked) || !relies {
             return;
         }
         self.keeping.ask(&[]);
@@ -218,6 +273,9 @@ impl Derecho {
     ) {
         let active = self.membership.is_active() && view == self.membership.number();
         if !active || self.is_ending() || !self.keeping.kept(number, shards) {
+            return;
+        }
+        if self.waits_for_lower() {
             return;
         }
         let asked = |shard: &u32| self.keeping.shards.contains(shard);
@@ -247,11 +305,13 @@ impl Derecho {
         old || self.has_useless_part(of.id, shard)
     }
 
+    fn has_an_old_log(&self, of: Member) -> bool {
+        (0..self.shards.len()).any(|shard| self.has_old_log(of, shard))
+    }
+
     /// The shard whose log here is such a one.
     fn old_shard(&self) -> Option<usize> {
-        let own = self.me.id();
-        (0..self.shards.len()).find(|shard| {
-            self.shards[*shard].catch_up.old.is_some() || self.has_useless_part(own, *shard)
-        })
+        let own = self.membership.member();
+        (0..self.shards.len()).find(|shard| self.has_old_log(own, *shard))
     }
 }

@@ -135,6 +135,11 @@ impl Holdings {
         self.told[from.index()] = (0, Vec::new());
     }
 
+    /// Whether a replica has told in this view what it has.
+    pub fn is_heard(&self, id: ReplicaId, view: u64) -> bool {
+        self.told[id.index()].0 == view
+    }
+
     /// The log of a shard as a replica told of it in this view.
     pub fn of(&self, id: ReplicaId, view: u64, shard: usize) -> Option<&Holding> {
         let (told, logs) = &self.told[id.index()];
@@ -501,7 +506,7 @@ impl Derecho {
         };
         let logs = (0..view.shards.len()).filter(tells);
         let logs: Vec<Holding> = logs.map(|shard| self.holding(shard)).collect();
-        if logs.is_empty() {
+        if logs.is_empty() && !self.knows_old() {
             return;
         }
         let to = match active {

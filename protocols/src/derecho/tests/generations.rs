@@ -113,8 +113,8 @@ const COPIES: &str = "a groups=1 pin=2,3,4 members=1..3 durability=memory;\
                       b groups=2 pin=3,4 members=1..2 durability=memory";
 
 /// They come back as the only ones with the content of the second shard.
-fn two_that_hold_copies_come_back(seed: u64) -> Cluster {
-    let mut cluster = written(None, COPIES, seed);
+fn two_that_hold_copies_come_back(bug: Option<&str>, seed: u64) -> Cluster {
+    let mut cluster = written(bug, COPIES, seed);
     let kept: Vec<_> = (0..5).map(|id| cluster.write(id, 2)).collect();
     answered(&mut cluster, &kept);
     // The beats of the others come at any time between those of 3 and 4.
@@ -159,8 +159,60 @@ fn is_old_beside(cluster: &Cluster, id: u16, other: u16) -> bool {
 #[test]
 fn old_processes_start_again_one_after_the_other() {
     for seed in 0..10 {
-        let mut cluster = two_that_hold_copies_come_back(560 + seed);
+        let mut cluster = two_that_hold_copies_come_back(None, 560 + seed);
         both_started_again(&mut cluster);
+    }
+}
+
+#[cfg(feature = "bugs")]
+#[test]
+fn cluster_finds_that_an_old_process_ends_unasked() {
+    let found = |seed| {
+        let run = move || {
+            let bug = Some("old_process_ends_unasked");
+            both_started_again(&mut two_that_hold_copies_come_back(bug, seed));
+        };
+        let panic = std::panic::catch_unwind(run).err()?;
+        let text = panic.downcast_ref::<alloc::string::String>()?;
+        text.contains("no replica here has its log").then_some(())
+    };
+    assert!((560..570).find_map(found).is_some());
+}
+
+/// Another member crashes when they have come back with nothing that is needed.
+#[test]
+fn old_processes_without_copies_leave_a_quorum() {
+    for seed in 0..20 {
+        let layout = "a groups=1 nodes=0-4 members=2..5 durability=memory";
+        let mut cluster = written(None, layout, 740 + seed);
+        begin_again_without(&mut cluster, &[3, 4]);
+        cluster.give_up(1);
+        let batch = cluster.write(0, 1);
+        answered(&mut cluster, &[batch]);
+        cluster.heal();
+        cluster.run_until("a view of all", |cluster| {
+            let old = |id: u16| {
+                let replica = cluster.replica(id);
+                replica.shards[0].catch_up.old.is_some() && replica.membership.is_active()
+            };
+            cluster.is_up(3) && old(3) && cluster.is_up(4) && old(4)
+        });
+        let halts = |cluster: &Cluster| cluster.marks.get("minority halts").copied();
+        let before = halts(&cluster);
+        if seed % 2 == 0 {
+            cluster.crash(2);
+        }
+        cluster.run_until("a start", |cluster| started_again(cluster) > 0);
+        let view = |cluster: &Cluster| cluster.replica(0).membership.number();
+        let first = view(&cluster);
+        cluster.run_until("another start", |cluster| started_again(cluster) > 1);
+        assert!(view(&cluster) > first, "seed {seed}: both end in {first}");
+        cluster.run(MS * 1000);
+        assert_eq!(halts(&cluster), before, "seed {seed}");
+        if seed % 2 == 0 {
+            cluster.start(2);
+        }
+        works_whole(&mut cluster, &[(0, 1)]);
     }
 }
 
@@ -169,7 +221,7 @@ fn old_processes_start_again_one_after_the_other() {
 fn old_processes_that_hear_nothing_keep_their_copies() {
     let mut both = 0;
     for seed in 0..60 {
-        let mut cluster = two_that_hold_copies_come_back(640 + seed);
+        let mut cluster = two_that_hold_copies_come_back(None, 640 + seed);
         let ends = |cluster: &Cluster| started_again(cluster) > 0;
         cluster.run_until("the view of both", |cluster| {
             let wedges = |id| cluster.is_up(id) && cluster.replica(id).membership.wedging();
@@ -195,7 +247,7 @@ fn old_processes_that_hear_nothing_keep_their_copies() {
 fn old_process_relies_on_no_copy_that_has_just_ended() {
     let mut seen = 0;
     for seed in 0..20 {
-        let mut cluster = two_that_hold_copies_come_back(660 + seed);
+        let mut cluster = two_that_hold_copies_come_back(None, 660 + seed);
         cluster.run_until("a copy beside it", |cluster| {
             started_again(cluster) > 0 || is_old_beside(cluster, 3, 4)
         });
