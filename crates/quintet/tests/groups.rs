@@ -655,3 +655,188 @@ fn sole_member_of_a_shard_with_a_damaged_journal_is_refused() {
         "{text}"
     );
 }
+
+/// Three shards on the disks of the same three replicas.
+const TOGETHER: &str = r#"
+[[subgroup]]
+name = "ledger"
+shards = 3
+"#;
+
+/// The records of a stopped replica's journal: group, segment, offset and length.
+fn records(data: &Path) -> Vec<[u64; 4]> {
+    let data = data.display().to_string();
+    let shown = run(&["journal", "inspect", "--records", "-o", "json", &data]);
+    let shown = stdout(&shown);
+    let lines = shown.lines().map(serde_json::from_str::<Value>);
+    let record = |line: Value| {
+        let fields = ["group", "segment", "offset", "bytes"].map(|name| line[name].as_u64());
+        let [Some(group), Some(segment), Some(offset), Some(length)] = fields else {
+            return None;
+        };
+        Some([group, segment, offset, length])
+    };
+    lines.filter_map(|line| record(line.ok()?)).collect()
+}
+
+/// Damages one of a group's records in a stopped replica's journal.
+fn damage(data: &Path, group: u64) {
+    let mut those = records(data);
+    those.retain(|record| record[0] == group);
+    let [_, segment, offset, length] = those[those.len() / 2];
+    let file = data.join(format!("journal/{segment:020}.segment"));
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).open(file).unwrap();
+    let (at, mut byte) = (offset + 48 + length / 2, [0]);
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+}
+
+/// A shard that one of two replicas can keep alone.
+const EITHER: &str = r#"
+[[subgroup]]
+name = "kept"
+pin = [[0, 1]]
+members = { min = 1, max = 2 }
+"#;
+
+fn start_either(directory: &Path) -> (Demo, String) {
+    let file = directory.join("layout.toml");
+    fs::write(&file, EITHER).unwrap();
+    let file = file.display().to_string();
+    let more = [
+        "--replicas",
+        "3",
+        "--protocol",
+        "derecho",
+        "--layout",
+        &file,
+    ];
+    let demo = Demo::start(&directory.join("demo"), base_port(3), &more);
+    let dir = directory.join("demo").display().to_string();
+    served(&dir);
+    for nth in 0..30 {
+        set(&demo.replicas[0], &format!("key{nth}"), "1");
+    }
+    (demo, dir)
+}
+
+#[test]
+fn sole_holder_by_its_last_view_is_refused_when_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (demo, dir) = start_either(directory.path());
+    signal(demo.replicas[1].pid, Signal::KILL);
+    eventually("the other one is the only member", || {
+        (members(&dir) == [[0]] && shards(&dir).1 == Some(0)).then_some(())
+    });
+    set(&demo.replicas[0], "key0", "2");
+    let serve = demo.replicas[0].serve.clone();
+    drop(demo);
+    let data = directory.path().join("demo/replica-0/data");
+    damage(&data, 1);
+    let before = records(&data);
+    let output = Command::new(&serve[0]).args(&serve[1..]).output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(7), "{text}");
+    let parts = [
+        "is damaged",
+        "cannot bring back what this replica keeps of shard kept/0",
+        "Nothing was changed. Restore the data directory from a backup",
+    ];
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    assert_eq!(records(&data), before);
+}
+
+#[test]
+fn damaged_shard_is_kept_aside_until_another_holder_is_heard() {
+    let directory = tempfile::tempdir().unwrap();
+    let (demo, dir) = start_either(directory.path());
+    for replica in &demo.replicas {
+        signal(replica.pid, Signal::KILL);
+    }
+    let alone = demo.replicas[0].clone();
+    drop(demo);
+    let data = directory.path().join("demo/replica-0/data");
+    damage(&data, 1);
+    let is_aside = || {
+        let entries = fs::read_dir(&data).unwrap().map(Result::unwrap);
+        let names = entries.map(|it| it.file_name().to_string_lossy().into_owned());
+        let mut damaged = names.filter(|name| name.starts_with("damaged-"));
+        damaged.next().is_some()
+    };
+    // No other replica is there to be heard, at two starts.
+    for said in ["is damaged", "begun at an earlier start"] {
+        let mut process = alone.start_by_hand();
+        let status = eventually("its start is counted", || {
+            let status = alone.status()?;
+            (status["role"].as_str()? != "starting").then_some(status)
+        });
+        let repairing = status["repairing"].as_str().unwrap_or_default();
+        assert!(repairing.contains(said), "{status}");
+        assert!(repairing.ends_with(". This concerns kept/0"), "{repairing}");
+        signal(process.0.id(), Signal::INT);
+        process.wait();
+        assert!(is_aside());
+    }
+    let demo = Demo::start_at_its_ports(&directory.path().join("demo"), &[]);
+    served(&dir);
+    eventually("the shard is repaired", || {
+        alone.status()?["repairing"].is_null().then_some(())
+    });
+    eventually("what was set aside is deleted", || {
+        (!is_aside()).then_some(())
+    });
+    assert_eq!(alone.client().ask(&["GET", "key7"]).unwrap(), "1");
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
+fn damaged_record_costs_a_replica_its_shard_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = start(directory.path(), TOGETHER, "3");
+    let path = directory.path().join("demo");
+    let dir = path.display().to_string();
+    served(&dir);
+    let keys: Vec<_> = (0..90).map(|nth| format!("key{nth}")).collect();
+    for key in &keys {
+        set(&demo.replicas[0], key, "1");
+    }
+    let alone = demo.replicas[1].clone();
+    assert_eq!(demo.interrupt(), Some(0));
+    let data = path.join("replica-1/data");
+    let before = records(&data);
+    let of = |all: &[[u64; 4]], group| all.iter().filter(|it| it[0] == group).count();
+    assert!((1..=3).all(|group| of(&before, group) > 5), "{before:?}");
+    damage(&data, 2);
+    let said = run(&["journal", "verify", &data.display().to_string()]);
+    assert_eq!(said.status.code(), Some(7));
+    let said = stdout(&said) + &stderr(&said);
+    assert!(said.contains("2 lack records"), "{said}");
+
+    // No other replica runs that could give it anything.
+    let mut process = alone.start_by_hand();
+    let repairing = eventually("the replica is up", || {
+        alone.status()?["repairing"].as_str().map(ToOwned::to_owned)
+    });
+    assert!(repairing.contains("This concerns ledger/1"), "{repairing}");
+    signal(process.0.id(), Signal::INT);
+    process.wait();
+    let after = records(&data);
+    let counts = |all: &[[u64; 4]]| [1, 2, 3].map(|group| of(all, group));
+    let [first, _, third] = counts(&before);
+    let [one, two, three] = counts(&after);
+    assert!(
+        one >= first && two == 0 && three >= third,
+        "{before:?} {after:?}"
+    );
+
+    let demo = Demo::start_at_its_ports(&path, &[]);
+    served(&dir);
+    eventually("the shard is repaired", || {
+        alone.status()?["repairing"].is_null().then_some(())
+    });
+    for key in &keys {
+        assert_eq!(alone.client().ask(&["GET", key]).unwrap(), "1", "{key}");
+    }
+    assert_eq!(demo.interrupt(), Some(0));
+}

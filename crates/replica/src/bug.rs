@@ -192,6 +192,8 @@ crate::bugs! {
         "a segment of the journal goes when one group needs it no more";
     PersistedOfAnotherDriver "persisted_of_another_driver" 0 "groups"
         "a group is told that its writes are durable when those of another group are";
+    DamagedGroupContinues "damaged_group_continues" 0 "groups"
+        "a group whose records are damaged continues without them";
     FloorIgnored "floor_ignored" 0 "services"
         "a call may be earlier than what its caller has seen";
     EffectBeforeItsCause "effect_before_its_cause" 0 "services"

@@ -701,6 +701,8 @@ pub struct Entry {
     pub viable: fn(usize, &[crate::NodeState]) -> bool,
     /// [`Protocol::viable_in`].
     pub viable_in: ViableIn,
+    /// [`Protocol::kept_alone`]; none where the promise cannot be read.
+    pub kept_alone: fn(Bytes, ReplicaId) -> Vec<usize>,
     /// Whether it executes before the order is final.
     pub speculates: bool,
     /// Whether it relies on links that lose, double and reorder nothing while they are up.
@@ -858,6 +860,10 @@ impl Entry {
             layout: |options| parse::<P>(options).ok()?.layout().cloned(),
             viable: P::viable,
             viable_in: P::viable_in,
+            kept_alone: |promise, me| {
+                let promise = P::Promise::decode_all(promise);
+                promise.map_or_else(|_| Vec::new(), |promise| P::kept_alone(&promise, me))
+            },
             speculates: P::SPECULATES,
             needs_streams: P::NEEDS_STREAMS,
             changes_members: P::CHANGES_MEMBERS,

@@ -395,6 +395,14 @@ pub trait Protocol: Sized + Send + 'static {
         Self::viable(members, nodes)
     }
 
+    /// The groups of whose logs no other replica has a copy, as this replica's promise says: by
+    /// their places among those that the protocol serves beside the first.
+    #[must_use]
+    fn kept_alone(promise: &Self::Promise, me: ReplicaId) -> Vec<usize> {
+        let _ = (promise, me);
+        Vec::new()
+    }
+
     /// A hash of the replica's whole state, for the simulator's trace.
     fn digest(&self) -> u64;
 

@@ -24,7 +24,7 @@ use crate::{
     transports::handshake::Refusal,
 };
 use quintet_replica::{
-    Boot, ClusterId, Descriptor, Durability, Executed, Incarnation, ReplicaId, checksum,
+    Boot, ClusterId, Descriptor, Durability, Executed, GroupId, Incarnation, ReplicaId, checksum,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -79,9 +79,19 @@ struct IdentityFile {
     /// Something durable was lost, and what was acknowledged is not all here again.
     #[serde(default)]
     repairing: bool,
+    /// The groups that this concerns; all when there is none. An earlier version takes it for all.
+    #[serde(default)]
+    repairing_groups: Vec<u32>,
     /// The fingerprint of the epoch that is stored here; none until one is.
     #[serde(default)]
     epoch: Option<String>,
+}
+
+impl IdentityFile {
+    fn is_repairing(&self, group: GroupId) -> bool {
+        let of = &self.repairing_groups;
+        self.repairing && (of.is_empty() || of.contains(&group.0))
+    }
 }
 
 /// The peers that were seen, and by whom.
@@ -117,8 +127,10 @@ pub(crate) struct Data {
     pub boot: Boot,
     /// Nothing was ever written here before.
     pub first_boot: bool,
-    /// Acknowledged entries may have been lost.
+    /// Acknowledged entries of group 0 may have been lost.
     pub state_lost: bool,
+    /// The incarnation is that of a start without some state.
+    is_renewed: bool,
     /// An earlier run's snapshots and journal count: it was in an epoch that is kept on disk.
     pub keeps: bool,
     /// The journal is of epochs that are given up.
@@ -479,6 +491,7 @@ impl Data {
                     boot: 0,
                     directory: joining(path).map_err(failed)?.unwrap_or_else(random),
                     repairing: false,
+                    repairing_groups: Vec::new(),
                     epoch: None,
                 }
             }
@@ -490,9 +503,8 @@ impl Data {
         if config.bootstrap_again && !memory && !config.has_shards_in_memory() {
             return Err(refused(BEGUN_AGAIN_ON_DISK.to_owned()));
         }
-        if first_boot || memory || identity.repairing {
-            identity.incarnation += 1;
-        }
+        let is_renewed = memory || identity.repairing;
+        identity.incarnation += u64::from(first_boot || is_renewed);
         let peers = match read_file::<PeersFile>(&path.join("peers")).map_err(failed)? {
             Some(Ok(file)) if (&file.cluster, file.node) == (&identity.cluster, identity.node) => {
                 file.peers
@@ -529,7 +541,9 @@ impl Data {
             incarnation: Incarnation(identity.incarnation),
             boot: Boot(identity.boot),
             first_boot,
-            state_lost: (memory && !first_boot && !config.bootstrap_again) || identity.repairing,
+            state_lost: (memory && !first_boot && !config.bootstrap_again)
+                || identity.is_repairing(GroupId(0)),
+            is_renewed: is_renewed && !first_boot,
             keeps: !memory,
             journal_begins_again: false,
             begins_again: config.bootstrap_again && memory,
@@ -609,16 +623,24 @@ impl Data {
         Ok(agreed)
     }
 
-    /// Something durable has been lost: from now on, whatever happens, this replica starts as one
-    /// that has lost its state, in a new incarnation, until [`Self::repaired`].
-    pub fn begin_repair(&mut self) -> io::Result<()> {
-        if !self.state_lost {
+    /// Something durable of these groups has been lost: from now on, whatever happens, they start as
+    /// groups that have lost their state, until [`Self::repaired`]. The replica is in a new
+    /// incarnation, in all its groups; those that have their state may be in it, too.
+    pub fn begin_repair(&mut self, groups: &[GroupId]) -> io::Result<()> {
+        if !core::mem::replace(&mut self.is_renewed, true) {
             self.identity.incarnation += 1;
         }
-        self.identity.repairing = true;
+        let identity = &mut self.identity;
+        if !identity.repairing || !identity.repairing_groups.is_empty() {
+            let all = groups.iter().map(|group| group.0);
+            identity.repairing_groups.extend(all);
+            identity.repairing_groups.sort_unstable();
+            identity.repairing_groups.dedup();
+        }
+        identity.repairing = true;
         write_identity(&self.path, &self.identity)?;
         self.incarnation = Incarnation(self.identity.incarnation);
-        self.state_lost = true;
+        self.state_lost |= self.is_repairing(GroupId(0));
         Ok(())
     }
 
@@ -643,15 +665,35 @@ impl Data {
         self.path.join(format!("damaged-{}", self.boot.0))
     }
 
+    /// No group lacks anything: a damaged journal that was set aside is of no use.
+    pub fn drop_damaged_journals(&self) {
+        for damaged in damaged(&self.path).unwrap_or_default() {
+            let _ = fs::remove_dir_all(damaged.join("journal"));
+            // Unless it holds something else.
+            let _ = fs::remove_dir(damaged);
+        }
+    }
+
+    /// Whether this is so of some group.
     pub const fn repairing(&self) -> bool {
         self.identity.repairing
     }
 
-    /// All that may have been acknowledged is durable here again. That is written down before long.
-    pub fn repaired(&mut self) {
-        if !core::mem::take(&mut self.identity.repairing) {
+    /// Whether something durable of this group was lost and is not here again.
+    pub fn is_repairing(&self, group: GroupId) -> bool {
+        self.identity.is_repairing(group)
+    }
+
+    /// All that may have been acknowledged is durable here again, or kept by others, but for these
+    /// groups. That is written down before long.
+    pub fn repaired_but(&mut self, waiting: &[GroupId]) {
+        let identity = &mut self.identity;
+        let waiting: Vec<u32> = waiting.iter().map(|group| group.0).collect();
+        if !identity.repairing || !waiting.is_empty() && identity.repairing_groups == waiting {
             return;
         }
+        identity.repairing = !waiting.is_empty();
+        identity.repairing_groups = waiting;
         let (path, identity) = (self.path.clone(), self.identity.clone());
         self.later.run("repair", move || {
             if let Err(error) = note_repair(&path, &identity) {
@@ -748,14 +790,24 @@ impl Data {
 
 fn note_repair(path: &Path, identity: &IdentityFile) -> io::Result<()> {
     write_identity(path, identity)?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with("damaged-") {
+    if !identity.repairing {
+        for damaged in damaged(path)? {
             // It is of no use any more; what cannot be deleted takes space, no more.
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = fs::remove_dir_all(damaged);
         }
     }
     Ok(())
+}
+
+/// The directories of damaged files.
+fn damaged(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+    let is_one = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_string_lossy().starts_with("damaged-")
+    };
+    let those = entries.iter().filter(|entry| is_one(entry));
+    Ok(those.map(fs::DirEntry::path).collect())
 }
 
 /// A directory that cannot be had at all is a mistake in a setting, not a failure of the disk.
@@ -933,6 +985,39 @@ mod tests {
     }
 
     #[test]
+    fn repair_of_a_group_leaves_others_with_their_state() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = config(directory.path(), Durability::Disk);
+        drop(Data::open(&config).expect("opens"));
+        let mut data = Data::open(&config).expect("opens");
+        data.begin_repair(&[GroupId(3)]).expect("writes");
+        let of = |data: &Data| [0, 3, 5].map(|group| data.is_repairing(GroupId(group)));
+        assert_eq!((of(&data), data.state_lost), ([false, true, false], false));
+        assert_eq!(data.incarnation, Incarnation(2));
+        drop(data);
+        let mut data = Data::open(&config).expect("opens");
+        assert_eq!((of(&data), data.state_lost), ([false, true, false], false));
+        assert_eq!(data.incarnation, Incarnation(3));
+        data.begin_repair(&[GroupId(0), GroupId(5)])
+            .expect("writes");
+        assert_eq!((of(&data), data.state_lost), ([true; 3], true));
+        assert_eq!(data.incarnation, Incarnation(3));
+        data.repaired_but(&[GroupId(3)]);
+        assert_eq!(of(&data), [false, true, false]);
+        data.finish_writing();
+        drop(data);
+        let mut data = Data::open(&config).expect("opens");
+        assert_eq!((of(&data), data.state_lost), ([false, true, false], false));
+        assert_eq!(data.incarnation, Incarnation(4));
+        data.repaired_but(&[]);
+        assert_eq!(of(&data), [false; 3]);
+        data.finish_writing();
+        drop(data);
+        let data = Data::open(&config).expect("opens");
+        assert_eq!((of(&data), data.incarnation), ([false; 3], Incarnation(4)));
+    }
+
+    #[test]
     fn one_intact_identity_suffices_and_incarnations_are_unique() {
         let directory = tempfile::tempdir().expect("a directory");
         let config = config(directory.path(), Durability::Memory);
@@ -978,7 +1063,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let config = config(directory.path(), Durability::Disk);
         let mut data = Data::open(&config).expect("opens");
-        data.begin_repair().expect("writes");
+        data.begin_repair(&[GroupId(0)]).expect("writes");
         assert!(data.state_lost && data.repairing());
         assert_eq!(data.incarnation, Incarnation(2));
         fs::create_dir(data.aside()).expect("made");
@@ -987,9 +1072,9 @@ mod tests {
         let mut data = Data::open(&config).expect("opens");
         assert!(data.state_lost && data.repairing() && !data.first_boot);
         assert_eq!(data.incarnation, Incarnation(3));
-        data.begin_repair().expect("writes");
+        data.begin_repair(&[GroupId(0)]).expect("writes");
         assert_eq!(data.incarnation, Incarnation(3));
-        data.repaired();
+        data.repaired_but(&[]);
         drop(data);
         let data = Data::open(&config).expect("opens");
         assert!(!data.state_lost && !data.repairing());

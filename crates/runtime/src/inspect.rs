@@ -178,6 +178,26 @@ fn whose(found: &Inspection<FileError>) -> Option<String> {
     Some(format!("Of its groups {said}{others}."))
 }
 
+/// The flaws of a group's snapshots. `complete`: its log goes back to the beginning.
+fn of_survey(survey: &Survey, complete: bool) -> impl Iterator<Item = Problem> + use<> {
+    let lost = survey.lost(complete);
+    let remedy = match lost {
+        Some(_) => Remedy::RepairedFromPeers,
+        None => Remedy::Repaired,
+    };
+    let reasons = survey.bad.iter().map(|(_, reason)| reason.clone());
+    let all: Vec<String> = match survey.bad.is_empty() {
+        true => lost.into_iter().collect(),
+        false => reasons.collect(),
+    };
+    all.into_iter().map(move |what| Problem {
+        what,
+        segment: None,
+        offset: None,
+        remedy,
+    })
+}
+
 fn problem(error: &JournalError<FileError>) -> Problem {
     let (segment, offset) = match error {
         JournalError::Damaged {
@@ -226,12 +246,46 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
             damage.what += &format!(" {whose}");
         }
     }
+    if found.marks_lost && found.verdict.is_none() {
+        let what = "neither mark of the journal can be read: whether its last records, or its \
+                    first segments, are missing is not known. A start continues with what it finds, \
+                    where there is a snapshot, too; a log without one counts as incomplete";
+        problems.push(Problem {
+            what: what.to_owned(),
+            segment: None,
+            offset: None,
+            remedy: Remedy::Repaired,
+        });
+    }
     problems.extend(owner.damaged.map(|what| Problem {
         what: format!("one copy of the identity is damaged: {what}"),
         segment: None,
         offset: None,
         remedy: Remedy::Repaired,
     }));
+    for (group, complete) in &found.groups {
+        let directory = path.join(format!("groups/{}/snapshots", group.0));
+        if !found.chains.iter().any(|(of, _)| of == group) || !directory.exists() {
+            continue;
+        }
+        let survey = Survey::of(&directory, owner.cluster, None);
+        match survey.map_err(|error| failed(directory, error))? {
+            Err(foreign) => problems.push(Problem {
+                what: foreign,
+                segment: None,
+                offset: None,
+                remedy: Remedy::Refused,
+            }),
+            Ok(survey) => {
+                let problem = |what: Problem| Problem {
+                    what: format!("group {}: {}", group.0, what.what),
+                    ..what
+                };
+                let those = of_survey(&survey, *complete || found.verdict.is_some());
+                problems.extend(those.map(problem));
+            }
+        }
+    }
     let directory = path.join("snapshots");
     let mut files = Vec::new();
     for kept in snapshots::list(&directory).map_err(|error| failed(directory.clone(), error))? {
@@ -264,23 +318,10 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
         && let Ok(survey) =
             Survey::of(&directory, owner.cluster, None).map_err(|error| failed(directory, error))?
     {
-        let lost = survey.lost(found.complete || found.verdict.is_some());
-        let remedy = match lost {
-            Some(_) => Remedy::RepairedFromPeers,
-            None => Remedy::Repaired,
-        };
-        let reasons = survey.bad.iter().map(|(_, reason)| reason.clone());
-        let all: Vec<String> = if survey.bad.is_empty() {
-            lost.into_iter().collect()
-        } else {
-            reasons.collect()
-        };
-        problems.extend(all.into_iter().map(|what| Problem {
-            what,
-            segment: None,
-            offset: None,
-            remedy,
-        }));
+        problems.extend(of_survey(
+            &survey,
+            found.complete || found.verdict.is_some(),
+        ));
     }
     drop(lock);
     let segments = found.segments.iter().map(|info| Segment {

@@ -352,6 +352,13 @@ impl Disk for FileDisk {
         sync_directory(&self.directory).map_err(at(&self.directory))
     }
 
+    fn discard(&mut self, segment: u64) -> Result<(), FileError> {
+        let path = self.path(segment);
+        self.open.take_if(|(open, ..)| *open == segment);
+        fs::remove_file(&path).map_err(at(&path))?;
+        sync_directory(&self.directory).map_err(at(&self.directory))
+    }
+
     fn read_promise(&mut self, slot: usize) -> Result<Bytes, FileError> {
         let path = self.root.join("promises");
         let file = match retried(|| File::open(&path)) {
@@ -393,19 +400,27 @@ impl Disk for FileDisk {
             .map_err(at(&path))
     }
 
-    fn set_aside(&mut self) -> Result<(), FileError> {
-        if let Some(maker) = self.spare_maker.take() {
-            // Its file goes with the others.
-            let _ = maker.join();
-        }
-        self.open = None;
+    fn set_aside(&mut self, below: u64) -> Result<(), FileError> {
         let to = self.aside.join("journal");
-        (fs::create_dir_all(&self.aside))
-            .and_then(|()| fs::rename(&self.directory, &to))
-            .and_then(|()| fs::create_dir(&self.directory))
-            .and_then(|()| sync_directory(&self.aside))
-            .and_then(|()| sync_directory(&self.root))
-            .map_err(at(&self.directory))
+        let old: Vec<_> = (self.segments()?.into_iter())
+            .filter(|segment| *segment < below)
+            .map(|segment| self.path(segment))
+            .collect();
+        self.open.take_if(|(open, ..)| *open < below);
+        if old.is_empty() {
+            return Ok(());
+        }
+        let move_all = || {
+            fs::create_dir_all(&to)?;
+            for path in &old {
+                fs::rename(path, to.join(path.file_name().unwrap_or_default()))?;
+            }
+            sync_directory(&to)?;
+            sync_directory(&self.aside)?;
+            sync_directory(&self.directory)?;
+            sync_directory(&self.root)
+        };
+        move_all().map_err(at(&self.directory))
     }
 
     fn is_full(error: &FileError) -> bool {

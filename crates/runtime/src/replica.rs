@@ -38,10 +38,10 @@ use crate::{
 };
 use quintet_protocols::find;
 use quintet_replica::{
-    CommandTime, Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane,
-    Level, Node, NodeSetup, Payload, Peer, Position, RecoveredBytes, ReplicaId, RequestKind,
-    StateMachine, Time,
-    journal::{GroupEpoch, Identity, Journal, JournalError, Opened},
+    CommandTime, Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId,
+    Injected, Lane, Level, Node, NodeSetup, Payload, Peer, Position, RecoveredBytes, ReplicaId,
+    RequestKind, StateMachine, Time,
+    journal::{Beginning, GroupEpoch, Identity, Journal, JournalError, Opened, salvage},
     limits, no_member,
     past::{self, Asking},
 };
@@ -431,11 +431,14 @@ fn others_suffice(id: ReplicaId, descriptor: &Descriptor) -> bool {
     !voters.contains(id) || voters.is_majority(voters.set().without(id))
 }
 
-/// Names the shards that this replica keeps and whose other members are no majority.
-fn kept_by_too_few(id: ReplicaId, shards: &[Plan]) -> Option<String> {
-    let few = shards
-        .iter()
-        .filter(|plan| plan.keeps() && !plan.others_suffice(id));
+/// Names those of these shards whose other members cannot bring them back; `alone`: see
+/// [`Plan::others_suffice`].
+fn kept_by_too_few<'a>(
+    id: ReplicaId,
+    shards: impl Iterator<Item = &'a Plan>,
+    alone: &[GroupId],
+) -> Option<String> {
+    let few = shards.filter(|plan| !plan.others_suffice(id, alone));
     let few: Vec<_> = few.map(|plan| &plan.about.name[..]).collect();
     (!few.is_empty()).then(|| {
         let names = few.join(", ");
@@ -445,7 +448,7 @@ fn kept_by_too_few(id: ReplicaId, shards: &[Plan]) -> Option<String> {
 
 /// Finds snapshot and journal. Durable data that cannot be read is never cut off: a replica that
 /// has enough peers sets it aside and comes back as one that has lost its state, any other refuses
-/// to start.
+/// to start. Of several groups only those are concerned of which something is missing, or may be.
 fn open_storage(
     config: &Config,
     (descriptor, shards): (&Descriptor, &[Plan]),
@@ -480,29 +483,47 @@ fn open_storage(
     };
     let surveys = members().map(|plan| plan.survey(config));
     let surveys = surveys.collect::<Result<Vec<_>, _>>()?;
-    let disk = || FileDisk::new(&config.data, config.journal.direct, data.aside());
+    let aside = data.aside();
+    let disk = || FileDisk::new(&config.data, config.journal.direct, aside.clone());
     let length = config.journal.segment_bytes;
+    let all_empty = |complete: bool| {
+        let empty = |_: &GroupEpoch| Beginning::Empty { complete };
+        groups.iter().map(empty).collect::<Vec<_>>()
+    };
     let opened = match data.journal_begins_again {
-        true => Journal::begin_again(disk(), identity, &groups, length, &vec![true; groups.len()]),
+        true => Journal::begin_again(disk(), identity, &groups, length, all_empty(true)),
         false => Journal::open(disk(), identity, &groups, length),
     };
-    let (opened, lost) = match opened {
-        Ok(opened) => {
-            // In memory durability there is nothing that the journal must go back to.
-            let lost = data.keeps.then(|| survey.lost(opened.groups[0].complete));
-            let of_shards = members().zip(&surveys).zip(&opened.groups[1..]);
-            let mut of_shards = of_shards.filter(|((plan, _), _)| plan.keeps());
-            let lost = lost.flatten().or_else(|| {
-                of_shards.find_map(|((plan, survey), found)| {
-                    let lost = survey.lost(found.complete)?;
-                    Some(format!("shard {}: {lost}", plan.about.name))
-                })
-            });
-            (Some(opened), lost.map(|lost| no_remedy_yet(&lost)))
-        }
+    let (opened, damage) = match opened {
+        Ok(opened) => (Some(opened), None),
         Err(error) if error.is_damage() => (None, Some(error.to_string())),
         Err(error) => return Err(unusable(error)),
     };
+    let salvaged = match &damage {
+        Some(_) => {
+            Some(salvage(&mut disk(), &identity, &groups, Injected::default()).map_err(unusable)?)
+        }
+        None => None,
+    };
+    // In memory durability there is nothing that the journal must go back to.
+    let keep = core::iter::once(data.keeps).chain(members().map(Plan::keeps));
+    let keep: Vec<bool> = keep.collect();
+    let all_surveys = || core::iter::once(&survey).chain(&surveys);
+    let lost_of = |at: usize, survey: &Survey| {
+        let found = match (&opened, &salvaged) {
+            (Some(opened), _) => Some(&opened.groups[at]),
+            (_, salvaged) => (salvaged.as_ref()).and_then(|salvaged| salvaged.groups[at].as_ref()),
+        };
+        let goes_back = "and the journal alone does not go back far enough";
+        match found {
+            Some(found) => (survey.lost(found.complete)).map(|lost| format!("{lost}, {goes_back}")),
+            None => damage.clone(),
+        }
+    };
+    let lost = all_surveys().enumerate();
+    let lost: Vec<Option<String>> = lost
+        .map(|(at, survey)| keep[at].then(|| lost_of(at, survey)).flatten())
+        .collect();
     for (_, reason) in surveys.iter().flat_map(|it| &it.bad).chain(&survey.bad) {
         tracing::warn!(reason, "a snapshot cannot be read");
     }
@@ -513,33 +534,73 @@ fn open_storage(
             "no snapshot of the state that this cluster began with can be read",
         )));
     }
-    let mut repairing = data
-        .repairing()
-        .then(|| "begun at an earlier start".to_owned());
-    let opened = match (opened, lost) {
-        (Some(opened), None) => opened,
-        (_, Some(lost)) if !others_suffice(config.id, descriptor) => return Err(refused(lost)),
-        (_, lost) => {
-            let lost = lost.unwrap_or_default();
-            if let Some(shards) = kept_by_too_few(config.id, shards) {
-                return Err(refused(format!("{lost}. {shards}")));
+    // Names those of the groups for which this is so, unless it is so for all.
+    let concerns = |those: &[bool]| {
+        let names = members().map(|plan| &plan.about.name[..]);
+        let names = core::iter::once("the group of all members").chain(names);
+        let names = names.zip(those).filter(|(_, it)| **it);
+        let names: Vec<_> = names.map(|(name, _)| name).collect();
+        match names.len() {
+            0 => String::new(),
+            count if count == groups.len() => String::new(),
+            _ => format!(". This concerns {}", names.join(", ")),
+        }
+    };
+    let mut loss = None;
+    let opened = match opened {
+        Some(opened) if lost.iter().all(Option::is_none) => opened,
+        opened => {
+            let (lost, reasons): (Vec<bool>, Vec<_>) = (lost.into_iter())
+                .map(|lost| (lost.is_some(), lost))
+                .unzip();
+            // Nothing durable of any group here: what cannot be read was of no use.
+            let reason = reasons.into_iter().flatten().next().or(damage);
+            let reason = reason.unwrap_or_default();
+            if lost[0] && !others_suffice(config.id, descriptor) {
+                return Err(refused(no_remedy_yet(&reason)));
             }
-            tracing::error!(
-                lost,
-                "what was durable cannot be read: it is set aside, and this replica neither votes \
-                 nor acknowledges anything until the others have brought it back"
-            );
-            data.begin_repair().map_err(failed)?;
-            repairing = Some(lost);
-            (survey.set_older_aside(&directory, &data.aside())).map_err(failed)?;
-            let disk = FileDisk::new(&config.data, config.journal.direct, data.aside());
-            let mut from_nothing = vec![survey.good.is_none()];
-            for (plan, survey) in members().zip(&surveys) {
-                plan.set_aside(survey, data, true).map_err(failed)?;
-                from_nothing.push(survey.good.is_none());
+            let promise = match (&opened, &salvaged) {
+                (Some(opened), _) => opened.groups[0].promise.as_ref(),
+                (_, salvaged) => salvaged.as_ref().and_then(|it| it.promise.as_ref()),
+            };
+            let alone = Plan::kept_alone(shards, config.id, promise);
+            let losers = members().zip(&lost[1..]).filter(|(_, lost)| **lost);
+            let losers = losers.map(|(plan, _)| plan);
+            if let Some(shards) = kept_by_too_few(config.id, losers, &alone) {
+                return Err(refused(no_remedy_yet(&format!("{reason}. {shards}"))));
             }
-            Journal::begin_again(disk, identity, &groups, length, &from_nothing)
-                .map_err(unusable)?
+            if lost.contains(&true) {
+                tracing::error!(
+                    lost = format!("{reason}{}", concerns(&lost)),
+                    "what was durable cannot be read: it is set aside, and this replica neither \
+                     votes nor acknowledges anything for it until the others have brought it back"
+                );
+                let ids = groups.iter().zip(&lost).filter(|(_, lost)| **lost);
+                let ids: Vec<_> = ids.map(|(of, _)| of.group).collect();
+                data.begin_repair(&ids).map_err(failed)?;
+                loss = Some(reason);
+            }
+            if lost[0] {
+                (survey.set_older_aside(&directory, &data.aside())).map_err(failed)?;
+            }
+            for ((plan, survey), lost) in members().zip(&surveys).zip(&lost[1..]) {
+                if *lost {
+                    plan.set_aside(survey, data, true).map_err(failed)?;
+                }
+            }
+            let found = match (opened, salvaged) {
+                (Some(opened), _) => opened.groups.into_iter().map(Some).collect(),
+                (None, salvaged) => salvaged.map_or_else(Vec::new, |salvaged| salvaged.groups),
+            };
+            let beginnings = found.into_iter().zip(all_surveys()).enumerate();
+            let beginnings = beginnings.map(|(at, (found, survey))| match found {
+                Some(found) if keep[at] && !lost[at] => Beginning::Kept(found),
+                _ => Beginning::Empty {
+                    complete: survey.good.is_none(),
+                },
+            });
+            let beginnings = beginnings.collect();
+            Journal::begin_again(disk(), identity, &groups, length, beginnings).map_err(unusable)?
         }
     };
     (survey.set_aside(&directory, &data.aside())).map_err(failed)?;
@@ -552,6 +613,14 @@ fn open_storage(
     if opened.promise_repaired {
         tracing::warn!("one copy of the promises was damaged: repaired from the other");
     }
+    if !data.repairing() {
+        data.drop_damaged_journals();
+    }
+    let repairing = data.repairing().then(|| {
+        let groups = groups.iter().map(|of| data.is_repairing(of.group));
+        let groups: Vec<bool> = groups.collect();
+        loss.unwrap_or_else(|| "begun at an earlier start".to_owned()) + &concerns(&groups)
+    });
     let of = (config.cluster, descriptor.number);
     let snapshots = Snapshots::start(directory, of, data.keeps, mailer.clone()).map_err(failed)?;
     Ok(Storage {
@@ -564,9 +633,8 @@ fn open_storage(
 /// The error of a replica without peers to repair it.
 fn no_remedy_yet(lost: &str) -> String {
     format!(
-        "{lost}, and the journal alone does not go back far enough. Nothing was changed. Restore \
-         the data directory from a backup, or save what the other replicas hold (quintet snapshot \
-         save) and begin a new cluster with it"
+        "{lost}. Nothing was changed. Restore the data directory from a backup, or save what the \
+         other replicas hold (quintet snapshot save) and begin a new cluster with it"
     )
 }
 

@@ -21,8 +21,9 @@ use crate::{
 };
 use quintet_protocols::find;
 use quintet_replica::{
-    ClientNode, Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, FrontendSetup,
-    Incarnation, MemberRow, Node, NodeSetup, RecoveredBytes, ReplicaId, StateMachine,
+    Bytes, ClientNode, Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId,
+    FrontendSetup, GroupId, Incarnation, MemberRow, Node, NodeSetup, RecoveredBytes, ReplicaId,
+    StateMachine,
     journal::{Found, GroupEpoch},
 };
 use std::path::{Path, PathBuf};
@@ -119,10 +120,26 @@ impl Plan {
         }
     }
 
-    /// Whether the other members alone can bring back what this replica has lost.
-    pub fn others_suffice(&self, id: ReplicaId) -> bool {
+    /// Whether the other members alone can bring back what this replica has lost. Where members follow
+    /// the view, `alone` names the groups of whose logs no other replica has a copy.
+    pub fn others_suffice(&self, id: ReplicaId, alone: &[GroupId]) -> bool {
+        if self.is_shared {
+            return !alone.contains(&self.about.group);
+        }
         let voters = self.descriptor.voters();
         voters.is_majority(voters.set().without(id))
+    }
+
+    /// Those of these shards whose members follow the view and of which no other replica has a copy,
+    /// as the promise of group 0 says.
+    pub fn kept_alone(all: &[Self], id: ReplicaId, promise: Option<&Bytes>) -> Vec<GroupId> {
+        let shared: Vec<&Self> = all.iter().filter(|plan| plan.is_shared).collect();
+        let (Some(plan), Some(promise)) = (shared.first(), promise) else {
+            return Vec::new();
+        };
+        let places = (plan.entry.kept_alone)(promise.clone(), id).into_iter();
+        let alone = places.filter_map(|at| shared.get(at));
+        alone.map(|plan| plan.about.group).collect()
     }
 
     /// Looks through its snapshots.
@@ -190,7 +207,7 @@ impl Plan {
         let found = found.expect("the journal was opened with it");
         let recovered = RecoveredBytes {
             first_boot: data.first_boot,
-            state_lost: lost_memory || data.repairing(),
+            state_lost: lost_memory || data.is_repairing(self.about.group),
             promise: found.promise,
             checkpoint: None,
             records: match keeps {

@@ -23,8 +23,8 @@ use quintet_replica::{
     RecoveredBytes, Slot, SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan,
     Time, Write,
     journal::{
-        BLOCK, Disk as JournalDisk, Found as InJournal, GroupEpoch, Identity, Journal,
-        JournalError, MARK_SLOT,
+        BLOCK, Beginning, Disk as JournalDisk, Found as InJournal, GroupEpoch, Identity, Journal,
+        JournalError, MARK_SLOT, RECORD_HEADER, RecordInfo,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -206,6 +206,74 @@ impl Files {
         }
         contents.fuse = None;
     }
+
+    /// Recovery begins, whose writes prove nothing, or is done.
+    pub fn recovers(&self, opening: bool) {
+        self.contents().opening = opening;
+    }
+
+    /// Damages a block of the journal whose records are known to be durable, so that their loss
+    /// can be told from an unfinished write. False when there is none.
+    pub fn damage(&self, damage: Damage, random: &mut Random) -> bool {
+        let mut contents = self.contents();
+        let blocks = contents.proven();
+        if blocks.is_empty() {
+            return false;
+        }
+        let at = blocks[random.index(blocks.len())];
+        if damage == Damage::Misdirected {
+            let to = blocks[random.index(blocks.len())];
+            let Some(written) = contents.block(at).map(|(block, _)| block.to_vec()) else {
+                return false;
+            };
+            if let Some((block, _)) = contents.block(to).filter(|_| to != at) {
+                block.copy_from_slice(&written);
+            }
+        }
+        let Some((block, before)) = contents.block(at) else {
+            return false;
+        };
+        if damage == Damage::Rot {
+            rot(block, random);
+        } else {
+            block.copy_from_slice(before);
+        }
+        true
+    }
+
+    /// Inverts a bit of a record that is known to be durable, at this place of the journal. False when
+    /// it is not known to be.
+    pub fn damage_record(&self, record: &RecordInfo, random: &mut Random) -> bool {
+        let mut contents = self.contents();
+        let length = RECORD_HEADER + record.length as usize;
+        let (begin, end) = (record.offset as usize, record.offset as usize + length);
+        let Some((last, offset)) = contents.last else {
+            return false;
+        };
+        if (record.segment, end) > (last, offset) {
+            return false;
+        }
+        let Some(segment) = contents.segments.get_mut(&record.segment) else {
+            return false;
+        };
+        segment.bytes[random.between(begin as u64, end as u64 - 1) as usize] ^=
+            1 << random.below(8);
+        true
+    }
+
+    /// Loses a segment that is known to have been durable. False when there is none.
+    pub fn lose_segment(&self, random: &mut Random) -> bool {
+        let mut contents = self.contents();
+        let last = contents.last.map_or(0, |(last, _)| last);
+        let numbers: Vec<u64> = contents.segments.range(..last).map(|(n, _)| *n).collect();
+        if numbers.is_empty() {
+            return false;
+        }
+        contents
+            .segments
+            .remove(&numbers[random.index(numbers.len())]);
+        true
+    }
 }
 
 impl JournalDisk for Files {
@@ -287,6 +355,18 @@ impl JournalDisk for Files {
         Ok(())
     }
 
+    fn discard(&mut self, segment: u64) -> Result<(), DiskError> {
+        let mut contents = self.contents();
+        if let Some(fuse) = &mut contents.fuse {
+            if fuse.left == 0 {
+                return Err(fuse.error);
+            }
+            fuse.left -= 1;
+        }
+        contents.segments.remove(&segment);
+        Ok(())
+    }
+
     fn read_promise(&mut self, slot: usize) -> Result<Bytes, DiskError> {
         Ok(Bytes::copy_from_slice(&self.contents().promises[slot]))
     }
@@ -325,10 +405,10 @@ impl JournalDisk for Files {
         contents.write(|contents| &mut contents.marks[slot], bytes)
     }
 
-    fn set_aside(&mut self) -> Result<(), DiskError> {
+    fn set_aside(&mut self, below: u64) -> Result<(), DiskError> {
         let mut contents = self.contents();
-        contents.segments.clear();
-        contents.last = None;
+        contents.segments.retain(|number, _| *number >= below);
+        contents.last.take_if(|(number, _)| *number < below);
         Ok(())
     }
 
@@ -561,8 +641,9 @@ impl Disk {
                 let older = self.snapshots.len().saturating_sub(1);
                 self.snapshots.drain(..older);
                 let files = self.files.clone();
+                let empty = vec![Beginning::Empty { complete: !good }];
                 (
-                    Journal::begin_again(files, identity, &[group], length, &[!good])?,
+                    Journal::begin_again(files, identity, &[group], length, empty)?,
                     true,
                 )
             }
@@ -777,33 +858,9 @@ impl Disk {
         self.files.contents().full
     }
 
-    /// Damages a block of the journal whose records are known to be durable, so that their loss
-    /// can be told from an unfinished write. False when there is none.
+    /// As [`Files::damage`].
     pub fn damage_journal(&mut self, damage: Damage, random: &mut Random) -> bool {
-        let mut contents = self.files.contents();
-        let blocks = contents.proven();
-        if blocks.is_empty() {
-            return false;
-        }
-        let at = blocks[random.index(blocks.len())];
-        if damage == Damage::Misdirected {
-            let to = blocks[random.index(blocks.len())];
-            let Some(written) = contents.block(at).map(|(block, _)| block.to_vec()) else {
-                return false;
-            };
-            if let Some((block, _)) = contents.block(to).filter(|_| to != at) {
-                block.copy_from_slice(&written);
-            }
-        }
-        let Some((block, before)) = contents.block(at) else {
-            return false;
-        };
-        if damage == Damage::Rot {
-            rot(block, random);
-        } else {
-            block.copy_from_slice(before);
-        }
-        true
+        self.files.damage(damage, random)
     }
 
     /// Damages one copy of the promises, or both. False when there are none.

@@ -41,6 +41,8 @@ pub(super) struct CatchUp {
     fetching: Option<Slot>,
     /// This replica holds a shard's log because its operator begins it again with nothing.
     pub begun_again: bool,
+    /// The log on the disk was lost, and nothing shows yet that others have it, or this replica again.
+    pub is_lost: bool,
     /// Something of the log, or a state, was requested from others since the start.
     pub has_asked: bool,
     /// The generation of the shard that the log here is of, where that generation counts no more.

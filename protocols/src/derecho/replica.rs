@@ -173,6 +173,7 @@ impl Derecho {
         }
         if state_lost {
             membership.set_held(shard, false);
+            stream.catch_up.is_lost = stream.durability == Durability::Disk;
         }
         // Of a log that is being copied the others have what is missing.
         if !log.restore(checkpoint, records, !membership.is_held(shard)) {
@@ -669,6 +670,15 @@ impl Protocol for Derecho {
             node.up && !node.state_lost && route.iter().any(|(id, _)| *id == node.id)
         };
         nodes.iter().filter(there).count() > route.len() / 2
+    }
+
+    fn kept_alone(promise: &Promised, me: ReplicaId) -> Vec<usize> {
+        let only = ReplicaSet::EMPTY.with(me);
+        let shards = promise.view.shards.iter().zip(&promise.shards);
+        let alone = shards
+            .enumerate()
+            .filter(|(_, (of, held))| held.complete && of.active_in > 0 && of.members == only);
+        alone.map(|(shard, _)| shard).collect()
     }
 
     fn digest(&self) -> u64 {

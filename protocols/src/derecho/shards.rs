@@ -388,6 +388,7 @@ impl Derecho {
     pub(super) fn begin_shards(&mut self, ctx: &mut Context<'_, Self>) {
         for shard in 0..self.shards.len() {
             self.shards[shard].holds = self.membership.is_held(shard);
+            self.note_log_found(shard, ctx);
             self.after_shard_catching_up(shard, ctx);
             self.maybe_begin(shard, ctx);
         }
@@ -399,8 +400,21 @@ impl Derecho {
     pub(super) fn on_held(&mut self, shard: usize, view: u64, ctx: &mut Context<'_, Self>) {
         if self.membership.number() == view && self.membership.is_held(shard) {
             self.shards[shard].holds = true;
+            self.note_log_found(shard, ctx);
             self.maybe_begin(shard, ctx);
             self.send_holds(ctx);
+        }
+    }
+
+    /// A log that was lost on this disk is made good once it is here again, or where members of the
+    /// view have it without this replica. The promise that says so is on the disk.
+    fn note_log_found(&mut self, shard: usize, ctx: &mut Context<'_, Self>) {
+        let view = self.membership.view();
+        let others = view.shards[shard].members.without(self.me.id());
+        let stream = &mut self.shards[shard];
+        let is_found = stream.holds || view.is_active(shard) && !others.is_empty();
+        if is_found && core::mem::take(&mut stream.catch_up.is_lost) {
+            ctx.in_group(stream.group, |ctx| ctx.recovered());
         }
     }
 

@@ -10,8 +10,8 @@
 //! gone, every other group is whole. Otherwise a group without a later record may lack some, too: the
 //! last of its records that was written is told by nothing else.
 
-use super::format::{COUNT_MAX, RecordView};
-use crate::GroupId;
+use super::format::{COUNT_MAX, GroupEpoch, RecordView};
+use crate::{EpochNumber, GroupId};
 use alloc::collections::BTreeMap;
 
 /// The state of a group's records, as far as it is known.
@@ -43,7 +43,10 @@ pub(super) struct Chains {
     /// How many records are gone, and of how many the groups' numbers tell.
     gone: u64,
     told: u64,
-    groups: BTreeMap<GroupId, Found>,
+    /// The readable records contradict each other.
+    confused: bool,
+    /// By epoch, too: a start counts the records of the present one alone.
+    groups: BTreeMap<(GroupId, EpochNumber), Found>,
 }
 
 impl Chains {
@@ -52,9 +55,15 @@ impl Chains {
         self.next
     }
 
-    /// The number of records that are gone before the first one is not known.
-    pub const fn lose_beginning(&mut self) {
+    /// Any number of records may be gone before the next one, or behind the last one.
+    pub const fn lose_some(&mut self) {
         self.gone = self.gone.saturating_add(1);
+    }
+
+    /// The readable records contradict each other, or too little is known of them: nothing is
+    /// certain of any group.
+    pub const fn confuse(&mut self) {
+        self.confused = true;
     }
 
     /// All records below this one are gone that were not added.
@@ -69,8 +78,8 @@ impl Chains {
     pub fn add(&mut self, record: &RecordView) {
         self.reach(record.sequence);
         self.next = Some(record.sequence.saturating_add(1));
-        let known = self.groups.get(&record.of.group).copied();
-        let before = known.unwrap_or_default();
+        let of = (record.of.group, record.of.epoch);
+        let before = self.groups.get(&of).copied().unwrap_or_default();
         let gone = self.gone - before.gone;
         let counted = before.count > 0 && record.count > 0;
         let step = (record.count + COUNT_MAX - before.count) % COUNT_MAX;
@@ -90,51 +99,65 @@ impl Chains {
             // It stands for all before it.
             (found.lacks, found.unsure) = (0, false);
         }
-        self.groups.insert(record.of.group, found);
+        self.groups.insert(of, found);
     }
 
-    /// The groups that have records, with what is known of them.
-    pub fn groups(&self) -> impl Iterator<Item = (GroupId, Chain)> + '_ {
-        let all_told = self.told == self.gone;
-        self.groups.iter().map(move |(group, found)| {
+    /// The groups that have records, with what is known of those of each epoch.
+    pub fn groups(&self) -> impl Iterator<Item = (GroupEpoch, Chain)> + '_ {
+        let (all_told, certain) = (self.all_told(), !self.confused);
+        self.groups.iter().map(move |((group, epoch), found)| {
             let chain = match found.lacks {
-                0 if all_told || !found.unsure && found.gone == self.gone => Chain::Whole,
+                0 if all_told || certain && !found.unsure && found.gone == self.gone => {
+                    Chain::Whole
+                }
                 0 => Chain::Unknown,
                 lacks => Chain::Lacks(lacks),
             };
-            (*group, chain)
+            let (group, epoch) = (*group, *epoch);
+            (GroupEpoch { group, epoch }, chain)
         })
     }
 
     /// Whether every record that is gone is one of those groups'.
     pub const fn all_told(&self) -> bool {
-        self.told == self.gone
+        self.told == self.gone && !self.confused
+    }
+
+    /// Whether no record of this group's epoch is missing.
+    pub fn is_whole(&self, group: GroupEpoch) -> bool {
+        let mut known = self.groups().filter(|(of, _)| *of == group);
+        let chain = known.next().map(|(_, chain)| chain);
+        chain.map_or(self.all_told(), |chain| chain == Chain::Whole)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Bytes, EpochNumber, Slot, journal::GroupEpoch};
+    use crate::{Bytes, Slot};
     use alloc::vec::Vec;
+
+    fn record(sequence: u64, group: u32, count: u32) -> RecordView {
+        RecordView {
+            sequence,
+            durable: 0,
+            slot: Slot(1),
+            of: GroupEpoch {
+                group: GroupId(group),
+                epoch: EpochNumber(1),
+            },
+            count,
+            payload: Bytes::new(),
+            is_log: false,
+            length: 48,
+        }
+    }
 
     /// Records by sequence, group and count.
     fn chains(records: &[(u64, u32, u32)]) -> (Vec<Chain>, bool) {
         let mut chains = Chains::default();
         for (sequence, group, count) in records {
-            chains.add(&RecordView {
-                sequence: *sequence,
-                durable: 0,
-                slot: Slot(1),
-                of: GroupEpoch {
-                    group: GroupId(*group),
-                    epoch: EpochNumber(1),
-                },
-                count: *count,
-                payload: Bytes::new(),
-                is_log: false,
-                length: 48,
-            });
+            chains.add(&record(*sequence, *group, *count));
         }
         let groups = chains.groups().map(|(_, chain)| chain).collect();
         (groups, chains.all_told())
@@ -157,6 +180,22 @@ mod tests {
         assert_eq!(chains(&whole), (Vec::from([Chain::Whole; 2]), true));
     }
 
+    /// A start finds no record of a new epoch and counts from 1 again.
+    #[test]
+    fn numbers_of_an_earlier_epoch_tell_nothing() {
+        let mut chains = Chains::default();
+        for (sequence, epoch, count) in [(1, 1, 1), (3, 2, 2)] {
+            let mut record = record(sequence, 0, count);
+            record.of.epoch = EpochNumber(epoch);
+            chains.add(&record);
+        }
+        let of = |epoch| GroupEpoch {
+            group: GroupId(0),
+            epoch: EpochNumber(epoch),
+        };
+        assert!(!chains.is_whole(of(2)) && !chains.is_whole(of(1)));
+    }
+
     /// As only damage writes them.
     #[test]
     fn highest_sequences_overflow_nothing() {
@@ -165,7 +204,7 @@ mod tests {
         let mut chains = Chains::default();
         chains.reach(0);
         chains.reach(u64::MAX);
-        chains.lose_beginning();
+        chains.lose_some();
         assert!(!chains.all_told());
     }
 

@@ -283,15 +283,51 @@ pub(super) fn sequence_at(bytes: &[u8], at: usize) -> Option<u64> {
     field(bytes, at + 8).map(u64::from_le_bytes)
 }
 
-/// The record at `at` if there is a whole, valid one.
-pub(super) fn read_record(bytes: &Bytes, segment: u64, at: usize) -> Option<RecordView> {
+/// The payload's length of the record at `at`, should there be one.
+fn length_at(bytes: &[u8], at: usize) -> Option<usize> {
     let length = u32::from_le_bytes(field(bytes, at)?) as usize;
     let end = at.checked_add(RECORD_HEADER)?.checked_add(length)?;
-    let payload = bytes.get(at + RECORD_HEADER..end)?;
+    let [kind] = field(bytes, at + 44)?;
+    (end <= bytes.len() && [KIND_RECORD, KIND_LOG].contains(&kind)).then_some(length)
+}
+
+/// Looks for records where there may be anything: computes checksums of a bounded number of bytes.
+pub(super) struct Effort(usize);
+
+impl Effort {
+    /// This many times the bytes of a segment.
+    const TIMES: usize = 16;
+
+    pub const fn in_segment(bytes: &Bytes) -> Self {
+        Self(bytes.len().saturating_mul(Self::TIMES))
+    }
+
+    /// As [`read_record`]; fails when too much has been tried.
+    pub fn read(
+        &mut self,
+        bytes: &Bytes,
+        segment: u64,
+        at: usize,
+    ) -> Result<Option<RecordView>, Spent> {
+        let Some(length) = length_at(bytes, at) else {
+            return Ok(None);
+        };
+        self.0 = self.0.checked_sub(RECORD_HEADER + length).ok_or(Spent)?;
+        Ok(read_record(bytes, segment, at))
+    }
+}
+
+/// Too much has been tried.
+#[derive(Debug)]
+pub(super) struct Spent;
+
+/// The record at `at` if there is a whole, valid one.
+pub(super) fn read_record(bytes: &Bytes, segment: u64, at: usize) -> Option<RecordView> {
+    let length = length_at(bytes, at)?;
+    let end = at + RECORD_HEADER + length;
+    let payload = &bytes[at + RECORD_HEADER..end];
     let header = &bytes[at + 8..at + RECORD_HEADER];
-    if ![KIND_RECORD, KIND_LOG].contains(&header[36])
-        || u32::from_le_bytes(field(bytes, at + 4)?) != record_checksum(segment, header, payload)
-    {
+    if u32::from_le_bytes(field(bytes, at + 4)?) != record_checksum(segment, header, payload) {
         return None;
     }
     Some(RecordView {

@@ -533,7 +533,9 @@ fn journal_begun_again_knows_which_groups_are_complete() {
     let again = [false, false, true];
     let mut disk = journal.into_disk();
     disk.promises[0][50] ^= 1;
-    let opened = Journal::begin_again(disk, identity(), &GROUPS, SEGMENT, &again).expect("begins");
+    let empty = again.map(|complete| Beginning::Empty { complete });
+    let begun = Journal::begin_again(disk, identity(), &GROUPS, SEGMENT, empty.into());
+    let opened = begun.expect("begins");
     let complete = |opened: &Opened<Memory>| {
         let groups = opened.groups.iter();
         groups.map(|found| found.complete).collect::<Vec<_>>()

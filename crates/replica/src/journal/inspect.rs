@@ -9,13 +9,14 @@
 use super::{
     Disk, Identity, JournalError,
     chains::{Chain, Chains},
-    format::{BLOCK, HeaderFound, Known, RECORD_HEADER, RecordView, SegmentHeader, read_record},
+    format::{BLOCK, HeaderFound, Known},
     mark::Marks,
     promise::{self, Promises},
+    remains::{self, Part},
     scan,
 };
 use crate::{EpochNumber, GroupId, Injected, Slot};
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 
 /// A record as it stands in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +69,12 @@ pub struct Inspection<E> {
     pub promises: [Option<(u64, u64)>; 2],
     /// The sequence up to which the marks say that all was durable.
     pub durable: Option<u64>,
+    /// Neither mark can be read: records at the end, or at the beginning, may be missing unnoticed.
+    pub marks_lost: bool,
     /// Whether nothing of group 0 was ever trimmed.
     pub complete: bool,
+    /// The same of the other groups.
+    pub groups: Vec<(GroupId, bool)>,
     /// Whether the last write was unfinished; that is no damage.
     pub torn: bool,
     /// The groups that have records, and whether some of them are missing.
@@ -89,101 +94,97 @@ pub fn inspect<D: Disk>(
     identity: &Identity,
     mut record: impl FnMut(&RecordInfo),
 ) -> Result<Inspection<D::Error>, D::Error> {
-    let mut segments = Vec::new();
-    let mut chains = Chains::default();
-    let marks = Marks::read(disk, identity);
-    // Those before it are trimmed, whether their files are deleted yet or not.
-    let (first, needed) = match &marks {
-        Ok(Marks::Newest(mark)) => (mark.first, mark.durable > 0),
-        _ => (0, false),
+    let mut segments: Vec<SegmentInfo> = Vec::new();
+    let (marks, mut verdict) = match Marks::read_both(disk, identity) {
+        Ok(marks) => (marks, None),
+        Err(error) => ((Marks::None, false), Some(error)),
     };
-    let mut begun = false;
-    for number in disk.segments()? {
-        let bytes = disk.read(number)?;
-        let mut info = SegmentInfo {
-            number,
-            length: bytes.len() as u64,
-            ..SegmentInfo::default()
-        };
-        let mut begins = None;
-        if let HeaderFound::Valid(header) = SegmentHeader::read(&bytes) {
-            info.first = Some(header.first);
-            begins = Some(header.first).filter(|_| header.number == number);
-        }
-        if number >= first {
-            let missing = begins.is_none() || needed && number > first;
-            if !core::mem::replace(&mut begun, true) && missing {
-                chains.lose_beginning();
+    let read = remains::read(disk, marks, |part| {
+        match part {
+            Part::Segment {
+                number,
+                length,
+                header,
+            } => segments.push(SegmentInfo {
+                number,
+                length,
+                first: match header {
+                    HeaderFound::Valid(header) => Some(header.first),
+                    _ => None,
+                },
+                end: BLOCK as u64,
+                ..SegmentInfo::default()
+            }),
+            Part::Record {
+                offset,
+                record: found,
+                in_row: true,
+                ..
+            } => {
+                let info = segments.last_mut().expect("a record is in a segment");
+                record(&RecordInfo {
+                    segment: info.number,
+                    offset: offset as u64,
+                    sequence: found.sequence,
+                    durable: found.durable,
+                    slot: found.slot,
+                    group: found.of.group,
+                    epoch: found.of.epoch,
+                    is_log: found.is_log,
+                    length: found.payload.len() as u64,
+                });
+                info.records += 1;
+                info.last = found.sequence;
+                let (low, high) = info.slots.unwrap_or((found.slot, found.slot));
+                info.slots = Some((low.min(found.slot), high.max(found.slot)));
+                info.end = (offset + found.length) as u64;
             }
-            begins.into_iter().for_each(|first| chains.reach(first));
+            Part::Record { .. } => {}
         }
-        let mut at = BLOCK;
-        while let Some(found) = read_record(&bytes, number, at) {
-            record(&RecordInfo {
-                segment: number,
-                offset: at as u64,
-                sequence: found.sequence,
-                durable: found.durable,
-                slot: found.slot,
-                group: found.of.group,
-                epoch: found.of.epoch,
-                is_log: found.is_log,
-                length: found.payload.len() as u64,
-            });
-            if number >= first {
-                add(&mut chains, &found);
-            }
-            at += found.length;
-            info.records += 1;
-            info.last = found.sequence;
-            let (low, high) = info.slots.unwrap_or((found.slot, found.slot));
-            info.slots = Some((low.min(found.slot), high.max(found.slot)));
+        Ok(())
+    });
+    let chains = match read {
+        Ok(remains) => remains.chains,
+        Err(JournalError::Disk(error)) => return Err(error),
+        Err(error) => {
+            verdict = verdict.or(Some(error));
+            Chains::default()
         }
-        info.end = at as u64;
-        // Behind damage there may be more.
-        while number >= first && at + RECORD_HEADER <= bytes.len() {
-            match read_record(&bytes, number, at) {
-                Some(found) => {
-                    add(&mut chains, &found);
-                    at += found.length;
-                }
-                None => at += 8,
-            }
-        }
-        segments.push(info);
-    }
+    };
     let promises = [promise::look(disk, 0)?, promise::look(disk, 1)?];
     let mut inspection = Inspection {
         segments,
         promises,
-        durable: None,
+        durable: match marks.0 {
+            Marks::Newest(mark) => Some(mark.durable),
+            _ => None,
+        },
+        marks_lost: marks.0 == Marks::Lost,
         complete: false,
+        groups: Vec::new(),
         torn: false,
         chains: Vec::new(),
         all_told: true,
-        verdict: None,
+        verdict,
     };
-    match marks {
-        Ok(Marks::Newest(mark)) => {
-            inspection.durable = Some(mark.durable);
-            chains.reach(mark.durable.saturating_add(1));
-        }
-        Ok(_) => {}
-        Err(error) => inspection.verdict = Some(error),
-    }
+    let others = promise::groups(disk)?.into_iter();
+    let others = others.filter(|(group, _)| *group != GroupId(0));
+    let marked = !inspection.marks_lost;
+    inspection.groups = others
+        .map(|(of, complete)| (of, complete && marked))
+        .collect();
     let promises = Promises::open(disk, identity, None).map(drop);
     match promises.and_then(|()| scan::scan(disk, identity, Known::Any, Injected::default())) {
         Ok(scan) => (inspection.complete, inspection.torn) = (scan.complete, scan.torn),
         Err(JournalError::Disk(error)) => return Err(error),
         Err(error) => inspection.verdict = inspection.verdict.take().or(Some(error)),
     }
-    (inspection.chains, inspection.all_told) = (chains.groups().collect(), chains.all_told());
+    // A start that would continue takes all groups for whole.
+    let is_sound = inspection.verdict.is_none() && !inspection.marks_lost;
+    // Of each group the last epoch counts.
+    let newest: BTreeMap<_, _> = chains.groups().map(|(of, it)| (of.group, it)).collect();
+    let known = |(group, chain)| (group, if is_sound { Chain::Whole } else { chain });
+    inspection.chains = newest.into_iter().map(known).collect();
+    inspection.all_told = is_sound || chains.all_told();
     Ok(inspection)
-}
-
-/// Adds a record that follows those before it, or comes behind a hole.
-fn add(chains: &mut Chains, record: &RecordView) {
-    if chains.next().is_none_or(|next| record.sequence >= next) {
-        chains.add(record);
-    }
 }

@@ -46,6 +46,13 @@ pub(super) enum Marks {
 }
 
 impl Mark {
+    /// Whether a segment is missing before this one, the oldest that is there, whose header says that
+    /// its first record is this one.
+    pub fn misses_before(&self, segment: u64, first: Option<u64>) -> bool {
+        // The mark may name a segment that was never made: then there are no records yet.
+        segment > self.first && (self.durable > 0 || first.is_none_or(|first| first > 1))
+    }
+
     fn encode(&self, identity: &Identity) -> Bytes {
         let mut scratch = BytesMut::new();
         let mut writer = Writer::new(&mut scratch);
@@ -122,13 +129,22 @@ impl Marks {
         disk: &mut D,
         identity: &Identity,
     ) -> Result<Self, JournalError<D::Error>> {
+        Self::read_both(disk, identity).map(|(marks, _)| marks)
+    }
+
+    /// The same; also says whether a slot cannot be read, which may have been the newest one.
+    pub fn read_both<D: Disk>(
+        disk: &mut D,
+        identity: &Identity,
+    ) -> Result<(Self, bool), JournalError<D::Error>> {
         let mut newest: Option<Mark> = None;
-        let mut bad = false;
+        let (mut bad, mut empty) = (false, false);
         for slot in 0..2 {
             let Some(bytes) = disk.read_mark(slot).map_err(JournalError::Disk)? else {
-                return Ok(Self::NotKept);
+                return Ok((Self::NotKept, false));
             };
             if bytes.iter().all(|byte| *byte == 0) {
+                empty = true;
                 continue;
             }
             match Mark::decode(&bytes, identity)? {
@@ -139,11 +155,14 @@ impl Marks {
                 None => bad = true,
             }
         }
-        Ok(match newest {
+        // From the second mark on both slots have one.
+        bad |= empty && newest.is_some_and(|newest| newest.number >= 2);
+        let marks = match newest {
             Some(mark) => Self::Newest(mark),
             None if bad => Self::Lost,
             None => Self::None,
-        })
+        };
+        Ok((marks, bad))
     }
 
     /// The number of the newest mark that could be read.

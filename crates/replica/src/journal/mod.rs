@@ -28,7 +28,8 @@
 //! torn end of an unacknowledged write unless a later, valid one, or a mark, says that it was
 //! durable. Then it is damage, nothing is changed, and there are two ways on: a replica that cannot
 //! do without the record refuses to start, and a replica with enough peers begins its journal again
-//! ([`Journal::begin_again`]) as one that has lost its state.
+//! ([`Journal::begin_again`]): with the records of the groups that lack none ([`salvage`]), and as one
+//! that has lost the state of all others.
 //!
 //! Checksums are seeded with the segment's number, so that what a reused file held before can
 //! never be taken for a record.
@@ -42,6 +43,8 @@ mod inspect;
 mod mark;
 mod order;
 mod promise;
+mod remains;
+mod salvage;
 mod scan;
 mod writer;
 
@@ -51,7 +54,8 @@ pub use inspect::{Inspection, RecordInfo, SegmentInfo, inspect};
 pub use mark::MARK_SLOT;
 pub use order::JournalOrder;
 pub use promise::{PROMISE_MAX, PROMISE_SLOT};
-pub use writer::{FORWARD_MAX, Found, Held, Journal, Opened};
+pub use salvage::{Salvaged, salvage};
+pub use writer::{Beginning, FORWARD_MAX, Found, Held, Journal, Opened};
 
 use crate::{EpochNumber, GroupId};
 use alloc::{string::String, vec::Vec};
@@ -94,6 +98,13 @@ pub trait Disk {
     /// When the storage fails.
     fn remove(&mut self, segment: u64) -> Result<(), Self::Error>;
 
+    /// Deletes a segment whose number may be given again: its bytes must not come back with
+    /// [`Self::create`].
+    ///
+    /// # Errors
+    /// When the storage fails.
+    fn discard(&mut self, segment: u64) -> Result<(), Self::Error>;
+
     /// The contents of one of the two promise slots; empty when it was never written.
     ///
     /// # Errors
@@ -126,13 +137,14 @@ pub trait Disk {
         Ok(())
     }
 
-    /// Takes all segments out of the way, so that [`Self::segments`] finds none. They may be kept
-    /// where people can look at them, and must not become new segments.
+    /// Takes the segments below this number out of the way, so that [`Self::segments`] does not
+    /// find them. They may be kept where people can look at them, and must not become new segments.
     ///
     /// # Errors
     /// When the storage fails.
-    fn set_aside(&mut self) -> Result<(), Self::Error> {
-        for segment in self.segments()? {
+    fn set_aside(&mut self, below: u64) -> Result<(), Self::Error> {
+        let segments = self.segments()?.into_iter();
+        for segment in segments.filter(|segment| *segment < below) {
             self.remove(segment)?;
         }
         Ok(())
@@ -202,8 +214,7 @@ pub enum JournalError<E> {
     /// A record that was durable can no longer be read.
     #[error(
         "journal segment {segment} is damaged at offset {offset}: record {sequence} was durable \
-         and cannot be read. Nothing was changed. Restore the data directory from a backup, or \
-         save what the other replicas hold (quintet snapshot save) and begin a new cluster with it"
+         and cannot be read"
     )]
     Damaged {
         /// The segment.
@@ -216,9 +227,7 @@ pub enum JournalError<E> {
     /// A segment is missing in the middle.
     #[error(
         "journal segment {segment} is missing: what is there begins with record {found}, and \
-         record {expected} should be there. Nothing was changed. Restore the data directory from a \
-         backup, or save what the other replicas hold (quintet snapshot save) and begin a new \
-         cluster with it"
+         record {expected} should be there"
     )]
     Gap {
         /// The first missing segment.
@@ -251,5 +260,7 @@ impl<E> JournalError<E> {
 
 #[cfg(test)]
 mod group_tests;
+#[cfg(test)]
+mod salvage_tests;
 #[cfg(test)]
 mod tests;

@@ -159,6 +159,24 @@ pub(super) fn look<D: Disk>(disk: &mut D, slot: usize) -> Result<Option<(u64, u6
     })
 }
 
+/// The groups that the newest table has, and whether the records of each go back to the first start.
+pub(super) fn groups<D: Disk>(disk: &mut D) -> Result<Vec<(GroupId, bool)>, D::Error> {
+    let mut newest: Option<Table> = None;
+    for slot in 0..2 {
+        if let Slot::Valid(table) = decode(disk.read_promise(slot)?)
+            && newest
+                .as_ref()
+                .is_none_or(|newest| table.sequence > newest.sequence)
+        {
+            newest = Some(table);
+        }
+    }
+    let entries = newest.into_iter().flat_map(|table| table.entries);
+    Ok(entries
+        .map(|entry| (entry.of.group, entry.complete))
+        .collect())
+}
+
 /// The promises of a journal.
 #[derive(Debug, Default)]
 pub(super) struct Promises {

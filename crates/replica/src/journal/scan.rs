@@ -10,10 +10,11 @@
 use super::{
     Disk, Identity, JournalError,
     format::{
-        BLOCK, HeaderFound, Known, Place, RECORD_HEADER, RecordView, SegmentHeader, read_record,
-        sequence_at, unpack,
+        BLOCK, Effort, HeaderFound, Known, Place, RECORD_HEADER, RecordView, SegmentHeader, Spent,
+        read_record, sequence_at, unpack,
     },
     mark::Marks,
+    remains::AHEAD_MAX,
 };
 use crate::{Bytes, Injected, Slot, bug::Bug};
 use alloc::{format, vec, vec::Vec};
@@ -79,6 +80,8 @@ pub(super) struct Scan {
     /// Whether the records of group 0 go back to the replica's first start.
     pub complete: bool,
     pub marks: Marks,
+    /// The journal that is in force begins here, in the place of one of which there are segments.
+    pub replaces: Option<u64>,
 }
 
 impl Scan {
@@ -102,20 +105,18 @@ impl Scan {
     }
 }
 
-/// How far ahead of the expected sequence a record of the same, unfinished write may be.
-const AHEAD_MAX: u64 = 1 << 32;
-
-/// Whether some valid record from `from` on says that `sequence` was durable.
+/// Whether some valid record from `from` on says that `sequence` was durable, or there is too much
+/// that looks like records to tell.
 fn proves_durable(bytes: &Bytes, segment: u64, from: usize, sequence: u64) -> bool {
     let mut at = from.next_multiple_of(8);
+    let mut effort = Effort::in_segment(bytes);
     while at + RECORD_HEADER <= bytes.len() {
         let plausible = sequence_at(bytes, at)
             .is_some_and(|found| found > sequence && found - sequence < AHEAD_MAX);
-        if plausible
-            && let Some(record) = read_record(bytes, segment, at)
-            && record.durable >= sequence
-        {
-            return true;
+        match plausible.then(|| effort.read(bytes, segment, at)) {
+            Some(Ok(Some(record))) if record.durable >= sequence => return true,
+            Some(Err(Spent)) => return true,
+            _ => {}
         }
         at += 8;
     }
@@ -149,8 +150,11 @@ pub(super) fn scan<D: Disk>(
         torn: false,
         complete: numbers.first().is_none_or(|first| *first == 1),
         marks,
+        replaces: None,
     };
     let mut first_needed = 0;
+    // The first record of the last segment that is not needed.
+    let (mut before, mut begins) = (None, None);
     if let Marks::Newest(mark) = marks {
         (first_needed, scan.complete) = (mark.first, mark.complete);
     } else if marks == Marks::Lost {
@@ -161,28 +165,27 @@ pub(super) fn scan<D: Disk>(
     for number in numbers {
         if number < first_needed {
             // Trimmed already; a crash came before its file was deleted.
+            let bytes = disk.read(number).map_err(JournalError::Disk)?;
+            if let HeaderFound::Valid(header) = SegmentHeader::read(&bytes)
+                && header.number == number
+            {
+                before = Some(header.first);
+            }
             scan.void.push(number);
             continue;
         }
         let bytes = disk.read(number).map_err(JournalError::Disk)?;
         let what = || format!("journal segment {number}");
         let mut plain = false;
-        let first = match SegmentHeader::read(&bytes) {
-            HeaderFound::Newer(theirs) => {
-                let ours = SegmentHeader::version();
-                return Err(JournalError::Newer {
-                    what: what(),
-                    theirs,
-                    ours,
-                });
-            }
+        let header = SegmentHeader::read(&bytes);
+        JournalError::check_header(number, &header, identity)?;
+        let first = match header {
             HeaderFound::Valid(header) => {
-                identity.check(what, header.owner)?;
                 plain = header.plain;
                 // A lower number was left by what the file held before it was used again.
                 (header.number == number).then_some(header.first)
             }
-            HeaderFound::None => None,
+            _ => None,
         };
         let Some(first) = first else {
             if !credulous && proves_durable(&bytes, number, BLOCK, scan.next) {
@@ -222,8 +225,7 @@ pub(super) fn scan<D: Disk>(
         }
         if scan.kept.is_empty() {
             if let Marks::Newest(mark) = marks
-                && mark.durable > 0
-                && number > mark.first
+                && mark.misses_before(number, Some(first))
             {
                 return Err(JournalError::Gap {
                     segment: mark.first,
@@ -232,6 +234,7 @@ pub(super) fn scan<D: Disk>(
                 });
             }
             scan.next = first;
+            begins = Some(first);
         }
         let mut at = BLOCK;
         let mut shares: SmallVec<[Share; 1]> = smallvec![Share::default(); groups];
@@ -274,6 +277,13 @@ pub(super) fn scan<D: Disk>(
             shares,
         });
         scan.last = Some((bytes, at));
+    }
+    let first = begins.unwrap_or(scan.next);
+    let follows = |before: u64| before < first && first - before < AHEAD_MAX;
+    if let Marks::Newest(mark) = marks
+        && before.is_some_and(|before| !follows(before))
+    {
+        scan.replaces = Some(mark.first);
     }
     let unproven = marks == Marks::Lost && scan.torn;
     if let Marks::Newest(mark) = marks

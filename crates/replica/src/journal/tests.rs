@@ -17,12 +17,16 @@ pub(super) struct Memory {
     pub fail_after: Option<usize>,
     /// There is no room for new segments.
     pub full: bool,
+    /// There is room for this many more.
+    pub room: Option<usize>,
+    /// Segments that were set aside.
+    pub aside: Vec<u64>,
     /// The most bytes of one write.
     pub longest: usize,
 }
 
 impl Memory {
-    fn write_allowed(&mut self) -> Result<(), &'static str> {
+    pub fn write_allowed(&mut self) -> Result<(), &'static str> {
         match &mut self.fail_after {
             Some(0) => Err("the disk failed"),
             Some(left) => {
@@ -48,9 +52,10 @@ impl Disk for Memory {
 
     fn create(&mut self, segment: u64, length: u64) -> Result<(), &'static str> {
         self.write_allowed()?;
-        if self.full {
+        if self.full || self.room == Some(0) {
             return Err(FULL);
         }
+        self.room = self.room.map(|room| room - 1);
         let mut bytes = self.spare.take().unwrap_or_default();
         bytes.resize(length as usize, 0);
         self.segments.insert(segment, bytes);
@@ -74,6 +79,22 @@ impl Disk for Memory {
     fn remove(&mut self, segment: u64) -> Result<(), &'static str> {
         self.write_allowed()?;
         self.spare = self.segments.remove(&segment);
+        Ok(())
+    }
+
+    fn discard(&mut self, segment: u64) -> Result<(), &'static str> {
+        self.write_allowed()?;
+        self.segments.remove(&segment);
+        Ok(())
+    }
+
+    fn set_aside(&mut self, below: u64) -> Result<(), &'static str> {
+        let old: Vec<u64> = self.segments.range(..below).map(|(of, _)| *of).collect();
+        for segment in old {
+            self.write_allowed()?;
+            self.segments.remove(&segment);
+            self.aside.push(segment);
+        }
         Ok(())
     }
 
@@ -613,7 +634,14 @@ fn mark_with_numbers_at_end_of_range_is_damaged() {
     let opened = open(disk.clone()).expect("a whole journal opens without marks");
     assert_eq!(slots(&opened), [1, 2, 3, 4, 5]);
     assert!(!opened.groups[0].complete);
-    Journal::begin_again(disk, identity(), &ALONE, SEGMENT, &[false]).expect("begins");
+    Journal::begin_again(
+        disk,
+        identity(),
+        &ALONE,
+        SEGMENT,
+        vec![Beginning::Empty { complete: false }],
+    )
+    .expect("begins");
 }
 
 #[test]
@@ -689,7 +717,14 @@ fn damaged_journal_begins_again_with_its_promises_only() {
     let first = *disk.segments.keys().next().expect("there");
     disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
     assert!(open(disk.clone()).expect_err("refused").is_damage());
-    let opened = Journal::begin_again(disk, identity(), &ALONE, SEGMENT, &[false]).expect("begins");
+    let opened = Journal::begin_again(
+        disk,
+        identity(),
+        &ALONE,
+        SEGMENT,
+        vec![Beginning::Empty { complete: false }],
+    )
+    .expect("begins");
     assert_eq!(opened.groups[0].promise.as_deref(), Some(&b"kept"[..]));
     assert!(opened.groups[0].records.is_empty());
     // Dying at once leaves a journal that opens.
@@ -709,7 +744,14 @@ fn restart_before_first_write_survives_loss_of_marks() {
     let mut disk = marked(10, 700);
     let first = *disk.segments.keys().next().expect("there");
     disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
-    let begun = Journal::begin_again(disk, identity(), &ALONE, SEGMENT, &[true]).expect("begins");
+    let begun = Journal::begin_again(
+        disk,
+        identity(),
+        &ALONE,
+        SEGMENT,
+        vec![Beginning::Empty { complete: true }],
+    )
+    .expect("begins");
     let mut journal = open(begun.journal.into_disk()).expect("opens").journal;
     let before = journal.disk().marks.clone();
     for slot in 1..=60 {

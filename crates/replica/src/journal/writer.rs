@@ -5,6 +5,7 @@ use super::{
     format::{self, BLOCK, Known, SegmentHeader, read_record},
     mark::{Mark, Marks},
     promise::Promises,
+    remains,
     scan::{self, Kept, Share},
 };
 use crate::{Bytes, EpochNumber, GroupId, GroupIndex, Injected, Slot, Write, bug::Bug};
@@ -102,6 +103,18 @@ pub struct Found {
     pub records: Vec<(Slot, Bytes)>,
     /// Whether they go back to the replica's first start: no snapshot is needed then.
     pub complete: bool,
+}
+
+/// How a group begins in a journal that is begun again.
+#[derive(Debug)]
+pub enum Beginning {
+    /// With all that was found of it.
+    Kept(Found),
+    /// Without a record.
+    Empty {
+        /// It continues from nothing, not from a snapshot: the new records are all that there is.
+        complete: bool,
+    },
 }
 
 fn found(promises: &Promises, groups: &[Group], records: Vec<Vec<(Slot, Bytes)>>) -> Vec<Found> {
@@ -211,8 +224,14 @@ impl<D: Disk> Journal<D> {
         } else if unmarked {
             journal.write_mark(true)?;
         }
+        if let Some(first) = scan.replaces {
+            // A crash came between the mark and this.
+            journal.disk.set_aside(first).map_err(JournalError::Disk)?;
+        }
         for number in scan.void {
-            journal.disk.remove(number).map_err(JournalError::Disk)?;
+            if scan.replaces.is_none_or(|first| number >= first) {
+                journal.disk.remove(number).map_err(JournalError::Disk)?;
+            }
         }
         journal.written += journal.promises.repair(&mut journal.disk)?;
         Ok(Opened {
@@ -223,54 +242,72 @@ impl<D: Disk> Journal<D> {
         })
     }
 
-    /// Sets damaged segments aside and begins a journal without records behind them; the promises
-    /// stay in force. Only for a replica that will come back as one that has lost its state, and that
-    /// has made sure it will know so after any crash from here on. `complete`, for each group: it
-    /// continues from nothing, not from a snapshot, so that the new records are all that there is.
+    /// Begins a journal again, in the place of one that is damaged or of which a group cannot use what
+    /// there is: with the records of the groups that keep theirs, and none of the others. The
+    /// segments of before are set aside, and the promises stay in force. Only for a replica whose
+    /// other groups will come back as ones that have lost their state, and that has made sure it
+    /// will know so after any crash from here on. A crash in the middle leaves the journal of before.
     ///
     /// # Errors
     /// When the storage fails, or the promises cannot be used either.
     ///
     /// # Panics
-    /// When `complete` does not name as many groups.
+    /// When there is not one beginning for each group.
     pub fn begin_again(
         mut disk: D,
         identity: Identity,
         groups: &[GroupEpoch],
         segment_length: u64,
-        complete: &[bool],
+        beginnings: Vec<Beginning>,
     ) -> Result<Opened<D>, JournalError<D::Error>> {
-        assert_eq!(groups.len(), complete.len(), "one for each group");
+        assert_eq!(groups.len(), beginnings.len(), "one for each group");
         let (mut promises, promise_repaired) = Promises::open(&mut disk, &identity, Some(groups))?;
-        promises.left.clear();
-        let groups: Vec<Group> = (groups.iter().zip(complete))
-            .map(|(of, complete)| Group {
+        let groups: Vec<Group> = (groups.iter().zip(&beginnings))
+            .map(|(of, beginning)| Group {
                 of: *of,
                 below: Slot(0),
-                complete: *complete,
+                complete: match beginning {
+                    Beginning::Kept(found) => found.complete,
+                    Beginning::Empty { complete } => *complete,
+                },
                 left: false,
                 count: 0,
             })
             .collect();
-        let mut flags_change = false;
+        // After a crash the table may stand beside either journal: before the mark it says of no group
+        // that its records go back further than they do in one of them.
+        let mut flags_fall = false;
         for (entry, group) in promises.entries.iter_mut().zip(&groups) {
-            if group.of.group != GroupId(0) && entry.complete != group.complete {
-                entry.complete = group.complete;
-                flags_change = true;
+            if group.of.group != GroupId(0) && entry.complete && !group.complete {
+                (entry.complete, flags_fall) = (false, true);
             }
         }
         let numbers = disk.segments().map_err(JournalError::Disk)?;
-        let marks = Marks::read(&mut disk, &identity)?;
-        let first = match marks {
+        let marks = Marks::read_both(&mut disk, &identity)?;
+        let first = match marks.0 {
             Marks::Newest(mark) => mark.first,
             Marks::NotKept | Marks::None | Marks::Lost => 0,
         };
-        let number_next = numbers.last().copied().unwrap_or(0).max(first) + 1;
-        disk.set_aside().map_err(JournalError::Disk)?;
-        if flags_change {
-            // Until the mark says otherwise, the segments that are gone are damage.
-            promises.write(&mut disk, &identity)?;
-        }
+        let number_first = numbers.last().copied().unwrap_or(0).max(first) + 1;
+        let records = beginnings.into_iter().map(|beginning| match beginning {
+            Beginning::Kept(found) => found.records,
+            Beginning::Empty { .. } => Vec::new(),
+        });
+        let records: Vec<Vec<(Slot, Bytes)>> = records.collect();
+        let keeps = records.iter().any(|records| !records.is_empty());
+        let sequence_first = if keeps {
+            // Until the mark says otherwise, the segments of before are the journal.
+            assert!(marks.0 != Marks::NotKept, "this needs marks");
+            let remains = remains::read(&mut disk, marks, |_| Ok(()))?;
+            for number in remains.leftovers {
+                disk.discard(number).map_err(JournalError::Disk)?;
+            }
+            remains
+                .first_replacing
+                .unwrap_or(crate::wire::NUMBER_END / 2)
+        } else {
+            1
+        };
         let mut journal = Self {
             disk,
             identity,
@@ -279,27 +316,63 @@ impl<D: Disk> Journal<D> {
             promises,
             closed: VecDeque::new(),
             current: None,
-            number_next,
+            number_next: number_first,
             buffer_at: 0,
             buffer: Vec::new(),
             buffer_durable: 0,
-            sequence_next: 1,
-            durable: 0,
+            sequence_next: sequence_first,
+            durable: sequence_first - 1,
             segment_length: segment_length.next_multiple_of(BLOCK as u64),
             written: 0,
-            mark: (marks != Marks::NotKept).then_some(marks.number()),
+            mark: None,
             mark_open: false,
         };
+        if let Err(error) = journal.append_all(&records) {
+            // They are of no use, and perhaps there is no room.
+            for number in number_first..journal.number_next {
+                let _ = journal.disk.discard(number);
+            }
+            return Err(error);
+        }
+        if flags_fall {
+            journal.write_promises()?;
+        }
+        journal.mark = (marks.0 != Marks::NotKept).then_some(marks.0.number());
+        // From the first mark on the new segments are the journal.
         journal.write_mark(true)?;
         journal.write_mark(true)?;
+        (journal.disk.set_aside(number_first)).map_err(JournalError::Disk)?;
+        // Records of groups that were left are gone, too.
+        let mut table_changes = !journal.promises.left.is_empty();
+        journal.promises.left.clear();
+        for (entry, group) in journal.promises.entries.iter_mut().zip(&journal.groups) {
+            if group.of.group != GroupId(0) && group.complete && !entry.complete {
+                (entry.complete, table_changes) = (true, true);
+            }
+        }
+        if table_changes {
+            journal.write_promises()?;
+        }
         journal.written += journal.promises.repair(&mut journal.disk)?;
-        let records = vec![Vec::new(); journal.groups.len()];
         Ok(Opened {
             groups: found(&journal.promises, &journal.groups, records),
             journal,
             torn: false,
             promise_repaired,
         })
+    }
+
+    /// Writes the records of each group.
+    fn append_all(&mut self, records: &[Vec<(Slot, Bytes)>]) -> Result<(), JournalError<D::Error>> {
+        for (at, records) in records.iter().enumerate() {
+            for (slot, record) in records {
+                self.append_record(at, (*slot, false), record)?;
+                if self.buffer.len() >= PIECE {
+                    self.commit_records()?;
+                }
+            }
+        }
+        self.commit_records()
     }
 
     /// Tells how far all is durable, where damage of the journal does not reach.

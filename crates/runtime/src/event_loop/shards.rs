@@ -320,18 +320,17 @@ impl Shards {
         })
     }
 
-    /// Whether all that was lost on the disk is here again, with writes up to this one durable.
-    pub fn are_repaired(&self, durable: PersistId) -> bool {
-        self.all.iter().all(|shard| match &shard.part {
-            // Data in memory does not concern the disk, and a protocol of several groups states in
-            // its promise which logs are whole.
-            Part::Member(member)
-                if shard.about.durability == Durability::Disk && !member.is_shared =>
-            {
-                !member.repairing || member.repaired_at.is_some_and(|at| at <= durable)
+    /// The shards that were lost on the disk and are not here again, with writes up to this one
+    /// durable.
+    pub fn unrepaired(&self, durable: PersistId) -> impl Iterator<Item = GroupId> {
+        let waits = move |shard: &&Shard| match &shard.part {
+            // Data in memory does not concern the disk.
+            Part::Member(member) if shard.about.durability == Durability::Disk => {
+                member.repairing && member.repaired_at.is_none_or(|at| at > durable)
             }
-            _ => true,
-        })
+            _ => false,
+        };
+        self.all.iter().filter(waits).map(|shard| shard.about.group)
     }
 
     /// The highest time of the shards' logs here.

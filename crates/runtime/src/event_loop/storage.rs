@@ -155,17 +155,21 @@ impl EventLoop {
     }
 
     pub(super) fn maybe_repaired(&mut self) {
-        if self.about.repairing.is_none()
-            || self.repaired_at.is_none_or(|at| at > self.durable)
-            || !self.shards.are_repaired(self.durable)
-        {
+        if self.about.repairing.is_none() {
             return;
         }
         let Some(data) = &self.shell.data else {
             return;
         };
         let mut data = data.lock().unwrap_or_else(PoisonError::into_inner);
-        data.repaired();
+        let top = self.repaired_at.is_none_or(|at| at > self.durable);
+        let top = top.then_some(GroupId(0));
+        let waiting = top.into_iter().chain(self.shards.unrepaired(self.durable));
+        let waiting: Vec<_> = waiting.filter(|of| data.is_repairing(*of)).collect();
+        data.repaired_but(&waiting);
+        if !waiting.is_empty() {
+            return;
+        }
         tracing::info!("what was damaged has been repaired from the other replicas");
         self.about.repairing = None;
         self.repaired_at = None;

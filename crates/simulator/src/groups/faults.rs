@@ -7,9 +7,12 @@
 
 use super::{
     draw::Part,
-    world::{Event, MILLISECOND, World, pair},
+    world::{CLUSTER, Event, MILLISECOND, SECOND, World, pair},
 };
-use quintet_replica::Durability;
+use quintet_replica::{Durability, ReplicaId, journal::Identity};
+
+/// The label of the stream that damages disks.
+pub(super) const ROT: u64 = 0x0072_6f74;
 
 /// The processes that die when one comes to a place.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +98,9 @@ impl World {
                     Part::Shard(_) => true,
                 }
         });
-        fixed && self.shards_outlive(&[at]) && self.shards_outlive_disk(at)
+        let shards =
+            !self.follows_view || self.shards_outlive(&[at]) && self.shards_outlive_disk(at);
+        fixed && shards
     }
 
     /// A process comes to a place.
@@ -203,9 +208,41 @@ impl World {
             17 | 18 if self.processes[at].up && self.may_lose_disk(at) => {
                 self.count("disk lost");
                 self.crash(at, pause);
-                self.processes[at].lose_disk();
+                let keeps = self.keeps(at);
+                self.processes[at].lose_disk(&keeps);
             }
             _ => self.reset(at),
+        }
+    }
+
+    /// A process dies, and records on its disk are damaged, which others have, too.
+    pub fn rot(&mut self) {
+        if self.calm {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.processes.len()).collect();
+        self.rotting.shuffle(&mut order);
+        let at = order
+            .into_iter()
+            .find(|at| self.processes[*at].up && self.may_lose_disk(*at));
+        let after = match at {
+            Some(_) => self.rotting.between(50 * MILLISECOND, SECOND),
+            None => 20 * MILLISECOND,
+        };
+        self.queue.push(self.now + after, Event::Rot);
+        let Some(at) = at else {
+            return;
+        };
+        let pause = self.pause();
+        self.crash(at, pause);
+        let (cluster, node) = (CLUSTER, ReplicaId(at as u16));
+        let identity = Identity { cluster, node };
+        if self.processes[at].rot(&identity, &mut self.rotting) {
+            self.count("disk damaged");
+            // Until the start tells which of them are.
+            let keeps = self.keeps(at);
+            let hosts = self.processes[at].hosts.iter_mut().zip(keeps);
+            hosts.for_each(|(host, keeps)| host.repairing |= keeps);
         }
     }
 

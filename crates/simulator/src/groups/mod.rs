@@ -3,7 +3,7 @@
 //! ```text
 //!   seed ──► 3 to 9 processes, 2 to 4 groups of 1 to 5 of them, each with a protocol and durability
 //!              process = a node per group ──► one journal, one disk, one link to each other process
-//!            clients of each group, crashes, partitions, resets, slow and torn syncs
+//!            clients of each group, crashes, partitions, resets, slow and torn syncs, damaged disks
 //!        ──► agreement, exactly once, linearizability and equal states, for each group by itself
 //! ```
 //!

@@ -37,7 +37,9 @@ impl World {
             })
             .collect();
         let node = ReplicaId(at as u16);
-        let found = match self.processes[at].open(CLUSTER, node, &groups, self.bug) {
+        let keeps = self.keeps(at);
+        let opened = self.processes[at].open(CLUSTER, node, (&groups, &keeps), self.bug);
+        let found = match opened {
             Ok(found) => found,
             Err(error) => {
                 let what = format!("process {at}: {error}");
@@ -46,6 +48,15 @@ impl World {
         };
         self.processes[at].lending = <_>::default();
         self.say(|| format!("{at} starts"));
+        if let Some(lost) = self.processes[at].salvaged.take() {
+            let of = |(lost, keeps): (&bool, &bool)| (*lost, *keeps);
+            let all = || lost.iter().zip(&keeps).map(of);
+            self.count(match all().any(|(lost, keeps)| keeps && !lost) {
+                true => "damage set some groups aside",
+                false => "damage set all groups aside",
+            });
+            self.say(|| format!("{at} sets aside what it had of some groups: {lost:?}"));
+        }
         for (host, found) in found.into_iter().enumerate() {
             self.start_node(at, host, found);
         }
@@ -57,17 +68,20 @@ impl World {
         }
     }
 
+    /// For each group of a process, whether it is kept on its disk.
+    pub fn keeps(&self, at: usize) -> Vec<bool> {
+        let hosts = self.processes[at].hosts.iter();
+        let groups = hosts.map(|host| &self.groups[host.group]);
+        groups.map(|of| of.durability == Durability::Disk).collect()
+    }
+
     fn start_node(&mut self, at: usize, place: usize, found: Found) {
         let seed = self.random.draw();
         let boot = self.processes[at].boot;
         let group = &self.groups[self.processes[at].hosts[place].group];
         let (part, entry, service) = (group.part, group.entry, group.service);
         let destinations = self.destinations_of(self.processes[at].hosts[place].group);
-        let teller = match part {
-            Part::Own | Part::Top => place,
-            Part::Shard(_) => 0,
-        };
-        let disk_lost = self.processes[at].hosts[teller].lost_disk();
+        let disk_lost = self.processes[at].hosts[place].lost_disk();
         let process = &mut self.processes[at];
         let (lending, host) = (&process.lending, &mut process.hosts[place]);
         let memory = group.durability == Durability::Memory;

@@ -2,7 +2,7 @@
 
 use super::clients::Who;
 use crate::{
-    disk::{DiskError, Files},
+    disk::{Damage, DiskError, Files},
     machine::Record,
     random::Random,
 };
@@ -10,7 +10,10 @@ use quintet::place::Lending;
 use quintet_replica::{
     Bytes, ClockReading, ClusterId, Executed, GroupId, GroupIndex, Injected, Node, PersistId,
     ReplicaId, Slot, SnapshotInfo, Time, TimerKey, World, Write,
-    journal::{Found, GroupEpoch, Identity, Journal, JournalError, JournalOrder},
+    journal::{
+        Beginning, Found, GroupEpoch, Identity, Journal, JournalError, JournalOrder, inspect,
+        salvage,
+    },
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -82,6 +85,8 @@ pub(super) struct Process {
     syncing: Option<usize>,
     /// Its journal is lost.
     begins_again: bool,
+    /// The groups whose records were set aside at the last start, if there were any.
+    pub salvaged: Option<Vec<bool>>,
     /// The number of orders that were ever handed to the journal, and are carried out.
     handed: u64,
     carried_out: u64,
@@ -110,6 +115,7 @@ impl Process {
             committed: Vec::new(),
             syncing: None,
             begins_again: false,
+            salvaged: None,
             handed: 0,
             carried_out: 0,
             hosts,
@@ -122,23 +128,65 @@ impl Process {
         }
     }
 
-    /// Reads the journal; gives what it has of each group.
+    /// Reads the journal; gives what it has of each group. A damaged one is begun again, as at a
+    /// start of a real process: with the groups that lack nothing. `keeps`, for each group: it is
+    /// kept on the disk.
     pub fn open(
         &mut self,
         cluster: ClusterId,
         node: ReplicaId,
-        groups: &[GroupEpoch],
+        (groups, keeps): (&[GroupEpoch], &[bool]),
         bug: Injected,
     ) -> Result<Vec<Found>, JournalError<DiskError>> {
         let identity = Identity { cluster, node };
-        let files = self.files.clone();
+        self.files.recovers(true);
+        let files = || self.files.clone();
         let opened = match std::mem::take(&mut self.begins_again) {
             true => {
-                let from_nothing = vec![true; groups.len()];
-                Journal::begin_again(files, identity, groups, SEGMENT, &from_nothing)?
+                let empty = |_: &GroupEpoch| Beginning::Empty { complete: true };
+                let empty = groups.iter().map(empty).collect();
+                Journal::begin_again(files(), identity, groups, SEGMENT, empty)
             }
-            false => Journal::open_injected(files, identity, groups, SEGMENT, bug)?,
+            false => Journal::open_injected(files(), identity, groups, SEGMENT, bug),
         };
+        let mut lost = vec![false; groups.len()];
+        let opened = match opened {
+            Err(error) if error.is_damage() => {
+                let salvaged = salvage(&mut files(), &identity, groups, bug)?;
+                let of_hosts = salvaged.groups.into_iter().zip(&self.hosts).enumerate();
+                let beginnings = of_hosts.map(|(at, (found, host))| {
+                    let begins = |found: &Found| found.complete || !host.snapshots.is_empty();
+                    match found.filter(|found| keeps[at] && begins(found)) {
+                        Some(found) => Beginning::Kept(found),
+                        None => {
+                            lost[at] = keeps[at];
+                            Beginning::Empty {
+                                complete: host.snapshots.is_empty(),
+                            }
+                        }
+                    }
+                });
+                let beginnings = beginnings.collect();
+                Journal::begin_again(files(), identity, groups, SEGMENT, beginnings)?
+            }
+            opened => opened?,
+        };
+        self.files.recovers(false);
+        let is_repairing = lost.contains(&true) || self.hosts.iter().any(|host| host.disk_lost);
+        for ((host, lost), keeps) in self.hosts.iter_mut().zip(&lost).zip(keeps) {
+            if *lost {
+                // The log that led from an older snapshot to the newest one is gone.
+                let older = host.snapshots.len().saturating_sub(1);
+                host.snapshots.drain(..older);
+                host.disk_lost = true;
+            }
+            if *keeps {
+                host.repairing = host.disk_lost;
+            }
+            // The process counts them, for all its groups.
+            host.incarnation += u64::from(is_repairing);
+        }
+        self.salvaged = lost.contains(&true).then_some(lost);
         self.journal = Some(opened.journal);
         self.order = JournalOrder::new(groups.len().max(1)).with_injected(bug);
         self.committed = vec![PersistId(0); groups.len()];
@@ -204,14 +252,10 @@ impl Process {
         for (group, slot) in ends {
             self.hosts[group.index()].end = slot;
         }
-        for host in &mut self.hosts {
-            if host.repaired_at.is_some_and(|at| at <= self.carried_out) {
-                (host.repairing, host.disk_lost, host.repaired_at) = (false, false, None);
-            }
-        }
         for (group, below) in trims {
             journal.trim(group, below)?;
         }
+        self.note_repaired();
         Ok(upto)
     }
 
@@ -260,14 +304,40 @@ impl Process {
     }
 
     /// Logs and states on the disk of a process that is down are gone. Its promises, of which there are
-    /// two, are not: without them it would be refused.
-    pub fn lose_disk(&mut self) {
+    /// two, are not: without them it would be refused. `keeps`, for each group: it is kept there.
+    pub fn lose_disk(&mut self, keeps: &[bool]) {
         self.begins_again = true;
-        for host in &mut self.hosts {
+        for (host, keeps) in self.hosts.iter_mut().zip(keeps) {
             host.snapshots.clear();
             host.end = Slot(0);
             host.incarnation += 1;
-            (host.disk_lost, host.repairing) = (true, true);
+            (host.disk_lost, host.repairing) = (*keeps, true);
+        }
+    }
+
+    /// Damages the journal of a process that is down: a record or a few of one group, some blocks, or a
+    /// whole segment. False when there is nothing of which the loss would be noticed.
+    pub fn rot(&self, identity: &Identity, random: &mut Random) -> bool {
+        match random.index(8) {
+            0..=4 => {
+                let mut records = Vec::new();
+                let read = inspect(&mut self.files.clone(), identity, |it| records.push(*it));
+                if read.is_err() || records.is_empty() {
+                    return false;
+                }
+                let of = records[random.index(records.len())].group;
+                records.retain(|record| record.group == of);
+                let count = random.between(1, 3);
+                (0..count).fold(false, |any, _| {
+                    let record = &records[random.index(records.len())];
+                    self.files.damage_record(record, random) || any
+                })
+            }
+            5 => self.files.lose_segment(random),
+            _ => {
+                let damage = [Damage::Rot, Damage::Lost, Damage::Misdirected][random.index(3)];
+                self.files.damage(damage, random)
+            }
         }
     }
 
@@ -291,10 +361,17 @@ impl Process {
     /// A node's loss is made good when all that it has asked for so far is on the disk.
     pub fn is_repaired(&mut self, place: usize) {
         let at = (self.handed > self.carried_out).then_some(self.handed);
-        let host = &mut self.hosts[place];
-        host.repaired_at = at;
-        if at.is_none() {
-            (host.repairing, host.disk_lost) = (false, false);
+        self.hosts[place].repaired_at = at.or(Some(0));
+        self.note_repaired();
+    }
+
+    /// The disk's loss is noted as made good for each group, as the process does.
+    fn note_repaired(&mut self) {
+        let upto = self.carried_out;
+        for host in &mut self.hosts {
+            if host.repaired_at.is_some_and(|at| at <= upto) {
+                (host.repairing, host.disk_lost, host.repaired_at) = (false, false, None);
+            }
         }
     }
 

@@ -6,7 +6,12 @@ fn worlds_with_groups_hold_all_properties() {
     assert!(report.violations.is_empty(), "{:?}", report.violations);
     assert!(report.stalls.is_empty(), "{:?}", report.stalls);
     assert!(report.acknowledged > 1_000, "{}", report.acknowledged);
-    for seen in ["crash", "partition", "one sync for several groups"] {
+    for seen in [
+        "crash",
+        "partition",
+        "one sync for several groups",
+        "disk damaged",
+    ] {
         assert!(report.counts.contains_key(seen), "{seen}");
     }
 }
@@ -67,9 +72,11 @@ fn seed_is_the_same_world_each_time() {
 #[test]
 fn injected_bugs_of_several_groups_are_found() {
     /// The first seeds that show each of them.
-    const FOUND: [(Worlds, &str, u64); 24] = [
+    const FOUND: [(Worlds, &str, u64); 26] = [
         (Worlds::Pinned, "segment_trimmed_for_another_group", 5),
         (Worlds::Pinned, "persisted_of_another_driver", 0),
+        (Worlds::Pinned, "damaged_group_continues", 7),
+        (Worlds::Shards, "damaged_group_continues", 7),
         (Worlds::Shards, "segment_trimmed_for_another_group", 2),
         (Worlds::Shards, "persisted_of_another_driver", 0),
         (Worlds::Shards, "base_of_one_shard_for_all", 0),

@@ -4,7 +4,7 @@ use super::{
     GroupsSeed, GroupsSetup,
     clients::Client,
     draw::{self, Part, Worlds},
-    faults::Victim,
+    faults::{ROT, Victim},
     gone,
     links::Line,
     process::{Host, Process},
@@ -92,6 +92,8 @@ pub(super) enum Event {
     ActAgain(usize, u64),
     Waited(usize, u64),
     Fault,
+    /// A disk is damaged.
+    Rot,
     /// The contents of memory are given up, see [`gone`](super::gone).
     GiveUp,
     Heal(usize, usize),
@@ -130,6 +132,8 @@ pub(super) struct World {
     /// Processes that stay dead, and by group whether it is still to serve.
     pub gone: Vec<usize>,
     pub promised: Vec<bool>,
+    /// The stream that damages disks.
+    pub rotting: Random,
     /// The place of the next fault: its mark, the fault's name and victims.
     pub trap: Option<(&'static str, &'static str, Victim)>,
 }
@@ -220,6 +224,9 @@ impl World {
                 Process::new(here.map(|(place, _)| Host::new(place)).collect())
             })
             .collect();
+        // Other seeds stay the worlds that they were.
+        let mut rotting = random.fork(ROT);
+        let rots = rotting.chance(400);
         let gives_up = !serve && gone::gives_up(&groups, &mut random.fork(gone::GIVE_UP));
         let registers = groups.iter().enumerate().filter(|(_, of)| !of.service);
         let registers: Vec<usize> = registers.map(|(place, _)| place).collect();
@@ -254,6 +261,7 @@ impl World {
             processes,
             gone: Vec::new(),
             trap: None,
+            rotting,
             random,
         };
         for process in &mut world.processes {
@@ -279,6 +287,10 @@ impl World {
         world
             .queue
             .push(world.now + 200 * MILLISECOND, Event::Fault);
+        if rots {
+            let at = world.now + world.rotting.between(200 * MILLISECOND, SECOND);
+            world.queue.push(at, Event::Rot);
+        }
         if gives_up {
             world.queue.push(world.now + SECOND, Event::GiveUp);
         }
@@ -531,6 +543,7 @@ impl World {
             Event::ActAgain(actor, tries) => self.act_again(actor, tries),
             Event::Waited(actor, tries) => self.waited(actor, tries),
             Event::Fault => self.inject(),
+            Event::Rot => self.rot(),
             Event::GiveUp => self.give_up_memory(),
             Event::Heal(a, b) => {
                 if let Some(line) = self.lines.get_mut(&pair(a, b)) {

@@ -85,9 +85,9 @@ struct Executor {
 struct Process {
     driver: Option<Driver<Derecho>>,
     boots: u64,
-    /// How often its disk was lost, and that it has not recovered since.
+    /// How often its disk was lost, and the groups that have not recovered since.
     losses: u64,
-    repairing: bool,
+    repairing: BTreeSet<GroupId>,
     disks: BTreeMap<GroupId, Disk>,
     executors: BTreeMap<GroupId, Executor>,
     timers: BTreeMap<(GroupId, TimerKey), Time>,
@@ -225,9 +225,9 @@ impl Cluster {
         };
         process.driver = Some(Driver::new(setup, FrontendId(u64::from(id) + 1)));
         process.timers.clear();
-        let repairing = process.repairing;
         for (group, durability) in groups {
             let process = &mut self.processes[usize::from(id)];
+            let repairing = process.repairing.contains(&group);
             let disk = process.disks.entry(group).or_default();
             disk.unsynced.clear();
             let first_boot = !core::mem::replace(&mut disk.used, true);
@@ -285,13 +285,33 @@ impl Cluster {
 
     /// The disk of a process that is down is lost, but for its promises.
     pub fn lose_disk(&mut self, id: u16) {
+        let groups: Vec<u32> = self.groups.iter().map(|(group, _)| group.0).collect();
+        self.lose_groups(id, &groups);
+    }
+
+    /// The same of these groups alone.
+    pub fn lose_groups(&mut self, id: u16, groups: &[u32]) {
         let process = &mut self.processes[usize::from(id)];
         assert!(process.driver.is_none(), "it runs");
-        for disk in process.disks.values_mut() {
+        for group in groups {
+            let disk = process.disks.entry(GroupId(*group)).or_default();
             (disk.records, disk.checkpoint) = (Vec::new(), None);
+            process.repairing.insert(GroupId(*group));
         }
         process.losses += 1;
-        process.repairing = true;
+    }
+
+    /// The promise on the disk of a process.
+    pub fn promise(&self, id: u16) -> Bytes {
+        let promise = &self.processes[usize::from(id)].disks[&HOME].promise;
+        promise.clone().expect("it has promised something")
+    }
+
+    /// Whether a group's disk was lost and is not made good.
+    pub fn is_repairing(&self, id: u16, group: u32) -> bool {
+        self.processes[usize::from(id)]
+            .repairing
+            .contains(&GroupId(group))
     }
 
     /// A link is gone, with all that was on it.
@@ -531,7 +551,9 @@ impl Cluster {
                 let at = self.later(1000, 20_000);
                 self.push(at, What::Start(id));
             }
-            Effect::Recovered => self.processes[me].repairing = false,
+            Effect::Recovered => {
+                self.processes[me].repairing.remove(&group);
+            }
             Effect::Route { .. } | Effect::View { .. } | Effect::Roles { .. } => {}
             other => panic!("unexpected effect {other:?}"),
         }

@@ -104,6 +104,45 @@ fn shard_of_dead_members_is_lost_alone_and_returns_with_either() {
 }
 
 #[test]
+fn lost_log_is_made_good_when_others_are_heard() {
+    let mut cluster = settled(5, LONE, 12);
+    let batches: Vec<_> = (0..5).map(|id| cluster.write(id, 1)).collect();
+    answered(&mut cluster, &batches);
+    (0..5).for_each(|id| cluster.crash(id));
+    cluster.lose_groups(0, &[1]);
+    cluster.start(0);
+    cluster.run(MS * 1000);
+    assert!(cluster.is_repairing(0, 1), "it is alone");
+    (2..5).for_each(|id| cluster.start(id));
+    cluster.run(MS * 3000);
+    assert_eq!(cluster.status(0, 1).role, "lost");
+    assert!(cluster.is_repairing(0, 1), "no other replica has the log");
+    cluster.start(1);
+    wait_until_whole(&mut cluster);
+    assert!(!cluster.is_repairing(0, 1));
+    let batch = cluster.write(0, 1);
+    answered(&mut cluster, &[batch]);
+    cluster.assert_kept();
+}
+
+#[test]
+fn promise_tells_which_logs_a_replica_keeps_alone() {
+    use quintet_replica::{Protocol as _, ReplicaId, Wire as _};
+    let mut cluster = settled(5, LONE, 13);
+    let alone = |cluster: &Cluster, id: u16| {
+        let promise = cluster.promise(id);
+        let promise = crate::derecho::Promised::decode_all(promise).expect("reads");
+        crate::derecho::Derecho::kept_alone(&promise, ReplicaId(id))
+    };
+    assert!((0..5).all(|id| alone(&cluster, id).is_empty()));
+    cluster.crash(1);
+    let batch = cluster.write(4, 1);
+    answered(&mut cluster, &[batch]);
+    let all: Vec<_> = [0, 2, 3, 4].map(|id| alone(&cluster, id)).into();
+    assert_eq!(all, [[0].to_vec(), Vec::new(), Vec::new(), Vec::new()]);
+}
+
+#[test]
 fn shard_of_a_union_has_the_members_of_its_parts() {
     let layout = "a groups=1 nodes=0-2 members=1..2;b groups=2 nodes=3-5 members=1..2;\
                   c groups=3 union=a,b senders_from=b";
