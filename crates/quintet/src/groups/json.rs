@@ -144,10 +144,16 @@ impl JsonPending {
             version: Version(0),
             time: Time::default(),
         };
+        let mut length = 0;
         while let Some((member, answer)) = replies.next_bytes(ends) {
             let read = answer
                 .map_err(JsonError::from)
-                .and_then(|bytes| read(&bytes, &self.name, self.method, self.to_json));
+                .and_then(|bytes| read(&bytes, &self.name, self.method, self.to_json))
+                .and_then(|done| {
+                    let value = bounded(done.value, length, call::ANSWER_BYTES_MAX)?;
+                    length += value.len();
+                    Ok(Done { value, ..done })
+                });
             let text = match read {
                 Ok(done) => {
                     (all.version, all.time) = (done.version, done.time);
@@ -180,9 +186,35 @@ fn read(
     let value = to_json(method, done.value);
     let value =
         value.ok_or_else(|| JsonError::Wrong("the answer cannot be written in JSON".to_owned()))?;
+    let value = bounded(value, 0, call::ANSWER_BYTES_MAX)?;
     Ok(Done {
         value,
         version: done.version,
         time: done.time,
     })
+}
+
+/// A text, unless it is too long together with as many bytes before it.
+fn bounded(text: String, before: usize, bytes_max: usize) -> Result<String, CallError> {
+    let bytes = before + text.len();
+    match bytes > bytes_max {
+        true => Err(CallError::LongAnswer { bytes, bytes_max }),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_bounded_together() {
+        let text = || "[1]".to_owned();
+        assert_eq!(bounded(text(), 0, 3), Ok(text()));
+        let refused = CallError::LongAnswer {
+            bytes: 4,
+            bytes_max: 3,
+        };
+        assert_eq!(bounded(text(), 1, 3), Err(refused));
+    }
 }
