@@ -69,8 +69,10 @@ pub struct Member<P: Protocol> {
     pub slow_state: bool,
     pub incarnation: Incarnation,
     pub boots: u64,
-    /// Its journal was damaged since it ran.
+    /// Its journal was damaged, and it does not hold again what it may have acknowledged.
     damaged: bool,
+    /// It does once these writes are durable.
+    repairs: Option<usize>,
     pub timers: BTreeMap<TimerKey, Time>,
     pub executed: Slot,
     pub state: Vec<Bytes>,
@@ -84,6 +86,14 @@ pub struct Member<P: Protocol> {
     pub route_ahead: Vec<u16>,
     /// Its view, by its latest report.
     pub view: Option<(u64, ReplicaSet)>,
+}
+
+impl<P: Protocol> Member<P> {
+    /// So many of its writes become durable.
+    fn sync_repairs(&mut self, writes: usize) {
+        self.repairs = self.repairs.map(|left| left.saturating_sub(writes));
+        self.damaged &= self.repairs != Some(0);
+    }
 }
 
 pub struct Packet<P> {
@@ -160,6 +170,7 @@ impl<P: Protocol> Group<P> {
             incarnation: Incarnation(1),
             boots: 0,
             damaged: false,
+            repairs: None,
             timers: BTreeMap::new(),
             executed: Slot(0),
             state: Vec::new(),
@@ -221,8 +232,7 @@ impl<P: Protocol> Group<P> {
         let member = &mut self.members[usize::from(id)];
         assert!(member.driver.is_none(), "stopped before it starts");
         member.boots += 1;
-        let damaged = core::mem::take(&mut member.damaged);
-        let state_lost = damaged || self.durability == Durability::Memory && member.disk.used;
+        let state_lost = member.damaged || self.durability == Durability::Memory && member.disk.used;
         if state_lost {
             member.incarnation = Incarnation(member.incarnation.0 + 1);
         }
@@ -264,6 +274,7 @@ impl<P: Protocol> Group<P> {
     pub fn crash(&mut self, id: u16) {
         let member = &mut self.members[usize::from(id)];
         member.driver = None;
+        member.repairs = None;
         member.disk.unsynced.clear();
         member.timers.clear();
         member.wake = None;
@@ -427,7 +438,11 @@ impl<P: Protocol> Group<P> {
                 Effect::Done { batch, outcome } => {
                     self.done.insert((id, batch), outcome);
                 }
-                Effect::Recovered => {}
+                Effect::Recovered => {
+                    let member = &mut self.members[me];
+                    member.repairs = Some(member.disk.unsynced.len());
+                    member.sync_repairs(0);
+                }
                 Effect::Route {
                     members, agreed, ..
                 } => {
@@ -557,7 +572,9 @@ impl<P: Protocol> Group<P> {
     }
 
     pub fn sync(&mut self, id: u16) {
-        let disk = &mut self.members[usize::from(id)].disk;
+        let member = &mut self.members[usize::from(id)];
+        member.sync_repairs(member.disk.unsynced.len());
+        let disk = &mut member.disk;
         let mut last = None;
         while let Some((write, what)) = disk.unsynced.pop_front() {
             match what {

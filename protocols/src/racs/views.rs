@@ -330,6 +330,11 @@ impl Racs {
         let high = self.tree.high();
         self.write(high, Why::Held, None, ctx);
         self.promise(ctx);
+        if self.view.rejoin() {
+            ctx.mark("recovered");
+            // After the promise: the one before it does not tell of what was said in earlier views.
+            ctx.recovered();
+        }
         let queue = core::mem::take(&mut self.relay.ahead);
         self.sync.lead = (self.view.leader_of(view) == self.me.id())
             .then(|| LeaderState::new(self.me.members(), queue));
@@ -359,10 +364,6 @@ impl Racs {
         self.relay.kept.forward_nothing();
         if !self.injected(Bug::FallKept) {
             self.tree.prune(view, self.tree.high());
-        }
-        if self.view.rejoin() {
-            ctx.mark("recovered");
-            ctx.recovered();
         }
     }
 

@@ -5,7 +5,7 @@
 //!            └─ x1 ── x2 ── x3    voted for here in a later view, and lost
 //! ```
 
-use super::group::{Group, MS, Packet, small};
+use super::group::{Group, MS, Packet, assert_converged, pump, small};
 use crate::racs::{
     Block, BlockId, Message, Quote, Record, Summary,
     message::{Promised, Why},
@@ -166,6 +166,35 @@ fn restart_follows_the_highest_block_into_its_view() {
         quintet_replica::Protocol::assert_invariants(replica);
         group.crash(2);
     }
+}
+
+/// It takes part again in a later view. Before the promise of that view is durable it may not count
+/// as one that has lost nothing: the promise before it does not tell of its earlier timeouts.
+#[test]
+fn recovered_replica_stays_lost_until_its_new_view_is_durable() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 100);
+    group.crash(2);
+    group.damage(2);
+    group.start(2);
+    // It hears what it asks for, and of no later view yet.
+    pump(&mut group, |_, message| {
+        matches!(
+            message,
+            Message::Recover { above: None, .. } | Message::RecoverOk { .. }
+        )
+    });
+    assert!(group.replica(2).view.is_out());
+    group.sync(2);
+    group.members[2].slow_disk = true;
+    group.run(MS * 2000);
+    assert_eq!(group.marked("recovered"), 1);
+    group.crash(2);
+    group.members[2].slow_disk = false;
+    group.start(2);
+    group.run(MS * 4000);
+    assert_eq!(group.marked("recovered"), 2);
+    assert_converged(&group, 0);
 }
 
 /// It proposed in the asynchronous mode upon what lost. A second block of the same level and view
