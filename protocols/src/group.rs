@@ -89,7 +89,7 @@ pub struct Member<P: Protocol> {
 }
 
 impl<P: Protocol> Member<P> {
-    /// So many of its writes become durable.
+    /// That number of its writes becomes durable.
     fn sync_repairs(&mut self, writes: usize) {
         self.repairs = self.repairs.map(|left| left.saturating_sub(writes));
         self.damaged &= self.repairs != Some(0);
@@ -232,7 +232,8 @@ impl<P: Protocol> Group<P> {
         let member = &mut self.members[usize::from(id)];
         assert!(member.driver.is_none(), "stopped before it starts");
         member.boots += 1;
-        let state_lost = member.damaged || self.durability == Durability::Memory && member.disk.used;
+        let state_lost =
+            member.damaged || self.durability == Durability::Memory && member.disk.used;
         if state_lost {
             member.incarnation = Incarnation(member.incarnation.0 + 1);
         }

@@ -11,6 +11,7 @@
 //! `quintet::groups`, which adds handles and members.
 
 pub mod archive;
+pub mod at_members;
 pub mod call;
 pub mod context;
 pub mod delivery;

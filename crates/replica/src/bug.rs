@@ -206,6 +206,8 @@ crate::bugs! {
         "a state that comes from a snapshot has no hand-offs that wait";
     GatherAtNewest "gather_at_newest" 0 "services"
         "a member answers its part of a gather from its newest state";
+    GatherForgetsSilent "gather_forgets_silent" 0 "services"
+        "members that do not answer a gather are missing in its replies";
     FollowerSkipsOne "follower_skips_one" 0 "services"
         "a follower is not told of the notification that it asks for first";
     LendsStale "lends_stale" 0 "services"

@@ -38,8 +38,7 @@ impl Shared {
     }
 }
 
-/// An answer as it travels, or why there is none.
-pub(super) type Answer = Result<Vec<u8>, CallError>;
+pub(super) use quintet_groups::at_members::Answer;
 
 /// The end that gives the answer.
 pub(super) enum Answering {

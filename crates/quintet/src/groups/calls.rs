@@ -96,6 +96,8 @@ pub(super) struct Calls {
     /// All shards.
     pub shards: Vec<Source>,
     turn: AtomicUsize,
+    /// How many queries were made that are told their place.
+    pub placed: AtomicUsize,
     pub deadline: Duration,
     /// Of queries that read other shards.
     pub turns: Turns,
@@ -129,6 +131,7 @@ impl Calls {
             to_servers: false,
             shards,
             turn: AtomicUsize::new(0),
+            placed: AtomicUsize::new(0),
             deadline,
             turns: Turns::default(),
             bag: Bag::default(),

@@ -17,6 +17,7 @@
 //! has to read on while the server does not.
 
 use super::{CallError, call};
+pub(super) use quintet_groups::at_members::Wanted;
 use quintet_replica::{CommandTime, GroupId, Level, past::Asking};
 use quintet_runtime::{
     SubmitError,
@@ -53,15 +54,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Answer = Result<Vec<u8>, SubmitError>;
 type OnAnswer = Box<dyn FnOnce(Answer) + Send>;
-
-/// Which state a call is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    Level(Level),
-    Past(Asking),
-    /// None of it: its members.
-    Members,
-}
 
 /// It as a word, and the member that is to answer.
 fn word_of((wanted, member): (Wanted, Option<usize>)) -> String {

@@ -7,9 +7,9 @@ use super::{
     calls::{Calls, Source},
     pending::Limit,
 };
+use quintet_groups::at_members::Inbox;
 use serde::de::DeserializeOwned;
 use std::{
-    collections::VecDeque,
     future::poll_fn,
     marker::PhantomData,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -19,9 +19,7 @@ use std::{
 
 #[derive(Debug, Default)]
 struct State {
-    came: VecDeque<(usize, Answer)>,
-    /// The members that have not replied; unknown as long as none was asked.
-    waiting: Option<Vec<usize>>,
+    inbox: Inbox,
     /// A handler has asked for replies: it gets an error from each member, once.
     ended_inside: bool,
     waker: Option<Waker>,
@@ -53,50 +51,28 @@ impl Arrivals {
 
     /// These members are asked.
     pub fn expect(&self, members: &[u16]) {
-        let members = members.iter().copied().map(usize::from).collect();
-        self.change(|state| state.waiting = Some(members));
+        self.change(|state| state.inbox.expect(members));
     }
 
     /// A member has replied.
     pub fn put(&self, member: u16, answer: Answer) {
-        let member = usize::from(member);
-        self.change(|state| {
-            let waiting = state.waiting.get_or_insert_default();
-            // A reply behind the deadline is of no use.
-            if let Some(at) = waiting.iter().position(|it| *it == member) {
-                waiting.remove(at);
-                state.came.push_back((member, answer));
-            }
-        });
+        self.change(|state| state.inbox.put(member, answer));
     }
 
     /// None of these members will reply.
     pub fn fail(&self, members: &[u16], error: &CallError) {
-        self.expect(members);
-        for member in members {
-            self.put(*member, Err(error.clone()));
-        }
+        self.change(|state| {
+            state.inbox.expect(members);
+            state.inbox.give_up(members, error);
+        });
     }
 }
 
 impl State {
-    /// The next reply; `Ok(None)` at the end, and `Err` while it is waited for.
-    fn next(&mut self) -> Result<Option<(usize, Answer)>, ()> {
-        match (self.came.pop_front(), &self.waiting) {
-            (Some(next), _) => Ok(Some(next)),
-            (None, Some(waiting)) if waiting.is_empty() => Ok(None),
-            _ => Err(()),
-        }
-    }
-
     /// The deadline has passed: those that have not replied do not.
     fn give_up(&mut self, all: &[u16], shard: &str) {
-        let late = self.waiting.replace(Vec::new());
-        let late = late.unwrap_or_else(|| all.iter().copied().map(usize::from).collect());
         let shard = shard.to_owned();
-        let error = CallError::NoQuorum { shard };
-        let failed = late.into_iter().map(|it| (it, Err(error.clone())));
-        self.came.extend(failed);
+        self.inbox.give_up(all, &CallError::NoQuorum { shard });
     }
 }
 
@@ -144,19 +120,18 @@ impl<R> Replies<R> {
         if std::mem::replace(&mut state.ended_inside, true) {
             return;
         }
-        state.waiting = Some(Vec::new());
-        let error = || Err(CallError::InsideHandler);
-        state.came = all.iter().map(|it| (usize::from(*it), error())).collect();
+        state.inbox = Inbox::default();
+        state.inbox.give_up(&all, &CallError::InsideHandler);
     }
 
     /// Waits for the next reply as it travels.
-    pub(super) fn next_bytes(&self, ends: Instant) -> Option<(usize, Answer)> {
+    pub(super) fn next_bytes(&self, ends: Instant) -> Option<(u16, Answer)> {
         if call::is_inside() {
             self.end_inside();
         }
         let mut state = self.arrivals.lock();
         loop {
-            if let Ok(next) = state.next() {
+            if let Some(next) = state.inbox.next_reply() {
                 return next;
             }
             let left = ends.saturating_duration_since(Instant::now());
@@ -195,7 +170,7 @@ impl<R: DeserializeOwned> Replies<R> {
         } = self;
         let next = poll_fn(|context| {
             let mut state = arrivals.lock();
-            if let Ok(next) = state.next() {
+            if let Some(next) = state.inbox.next_reply() {
                 return Poll::Ready(next);
             }
             state.waker = Some(context.waker().clone());
@@ -205,13 +180,13 @@ impl<R: DeserializeOwned> Replies<R> {
                 true => {
                     let mut state = arrivals.lock();
                     state.give_up(&calls.all(), shard);
-                    Poll::Ready(state.next().unwrap_or(None))
+                    Poll::Ready(state.inbox.next_reply().flatten())
                 }
                 false => Poll::Pending,
             }
         });
         let (member, answer) = next.await?;
-        Some((member, self.read(answer)))
+        Some((member.into(), self.read(answer)))
     }
 
     /// Waits for the first reply that is no error.
@@ -266,6 +241,6 @@ impl<R: DeserializeOwned> Iterator for IntoIter<R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (member, answer) = self.replies.next_bytes(self.ends)?;
-        Some((member, self.replies.read(answer)))
+        Some((member.into(), self.replies.read(answer)))
     }
 }

@@ -5,7 +5,7 @@ use super::{
     courier::Courier,
     ledger::{Content, Ledger},
     notices::Following,
-    places::{Beside, Gather},
+    places::{Beside, Gathering},
     shard, subgroup,
     views::Herald,
 };
@@ -32,6 +32,8 @@ use std::collections::{BTreeMap, VecDeque};
 const BACK: u64 = 2 * SECOND;
 /// Faults let an actor pass by a request that is not answered after this many tries.
 const TRIES_MAX: u64 = 40;
+/// A member that one step of a call depends on is silent after this number.
+const SILENT_AFTER: u64 = 5;
 
 /// The way of a request to its answer.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +74,8 @@ pub(super) enum What {
     Mark,
     /// Of a gather, by this member.
     Part(u16),
-    Loan,
-    Beside,
+    /// Of a query that reads siblings.
+    Place,
     Notices,
 }
 
@@ -93,14 +95,14 @@ impl Asked {
     }
 
     pub fn query(place: usize, payload: Vec<u8>) -> Self {
-        Self {
-            level: Level::Linearizable,
-            ..Self::stale(place, payload)
-        }
+        Self::read(place, Level::Linearizable, payload)
     }
 
-    pub fn stale(place: usize, payload: Vec<u8>) -> Self {
-        Self::new(place, Way::Query, payload)
+    pub fn read(place: usize, level: Level, payload: Vec<u8>) -> Self {
+        Self {
+            level,
+            ..Self::new(place, Way::Query, payload)
+        }
     }
 
     pub fn past(place: usize, asking: Asking, payload: Vec<u8>) -> Self {
@@ -114,6 +116,11 @@ impl Asked {
     pub const fn of(mut self, what: What) -> Self {
         self.what = what;
         self
+    }
+
+    /// Whether a member that is silent ends it.
+    const fn depends_on_member(&self) -> bool {
+        matches!(self.what, What::Part(_) | What::Place)
     }
 
     /// Asked of this member only.
@@ -163,7 +170,7 @@ pub(in crate::groups) struct Actor {
     /// The highest time that it was told.
     pub(super) seen: u64,
     pub(super) known: BTreeMap<usize, Known>,
-    pub(super) gather: Option<Gather>,
+    pub(super) gather: Option<Gathering>,
     pub(super) beside: Option<Beside>,
     /// Never the same again.
     pub(super) tickets: u64,
@@ -412,6 +419,19 @@ impl World {
 
     fn give_up(&mut self, actor: usize) {
         let this = &mut self.actors[actor];
+        let is_silent = |asked: &mut Asked| asked.depends_on_member();
+        if let Some(silent) = this.asked.take_if(is_silent) {
+            // Its caller continues without the answer.
+            let next = match silent.what {
+                What::Part(_) => self.next_part(actor),
+                _ => self.on_silence(actor),
+            };
+            return match next {
+                Ok(Some(next)) => self.send_asked(actor, next),
+                Ok(None) => self.rest(actor),
+                Err(violation) => self.violate(violation),
+            };
+        }
         if let Some(Asked {
             way: Way::Order,
             place,
@@ -429,6 +449,16 @@ impl World {
         self.rest(actor);
     }
 
+    /// Whether the one process that is asked has a node of that group.
+    fn takes_part(&self, asked: &Asked) -> bool {
+        asked.at.is_none_or(|at| {
+            let process = &self.processes[at];
+            process
+                .place(&self.ids, self.ids[asked.place])
+                .is_some_and(|here| process.hosts[here].node.is_some())
+        })
+    }
+
     /// Nothing has come for a while.
     pub(in crate::groups) fn act_again(&mut self, actor: usize, tries: u64) {
         let this = &self.actors[actor];
@@ -441,7 +471,12 @@ impl World {
         let tried = tries - asked.first_try;
         let is_helper = !matches!(this.role, Role::Caller);
         let stops = is_helper && self.random.chance(200);
-        if !pays && !self.calm && (stops || tried > TRIES_MAX) {
+        let leaves = match asked.depends_on_member() {
+            // Some callers wait for a member less long than others.
+            true => !self.takes_part(asked) || tried > SILENT_AFTER || self.random.chance(200),
+            false => !self.calm && (stops || tried > TRIES_MAX),
+        };
+        if !pays && leaves {
             self.count("left without an answer");
             return self.give_up(actor);
         }
@@ -488,6 +523,21 @@ impl World {
             }
         };
         self.submit_to(at, place, Who::Actor(actor), tries, level, batch);
+    }
+
+    /// Submits a read whose answer is of no interest.
+    pub(super) fn submit_aside(&mut self, actor: usize, asked: Asked) {
+        let Some(at) = asked.at else {
+            return;
+        };
+        let mut batch = BatchBuilder::of(self.groups[asked.place].id);
+        let anonymous = CommandId {
+            session: SessionId::default(),
+            sequence: 0,
+        };
+        batch.push(anonymous, RequestKind::Command, 0, &asked.payload);
+        // No actor waits for this number.
+        self.submit_to(at, asked.place, Who::Actor(actor), 0, asked.level, batch);
     }
 
     /// A batch of an actor has an outcome.
@@ -599,12 +649,11 @@ impl World {
                 }
             }
             What::Notices => self.on_notices(actor, place, reply),
-            What::Cut | What::Mark | What::Part(_) | What::Loan | What::Beside => {
+            What::Cut | What::Mark | What::Part(_) | What::Place => {
                 let next = match asked.what {
                     What::Mark => self.on_mark(actor, reply),
                     What::Part(member) => self.on_part(actor, member, reply),
-                    What::Loan => self.on_loan(actor, reply),
-                    What::Beside => self.on_beside(actor, reply),
+                    What::Place => self.on_place(actor, Ok(reply.to_vec())),
                     _ => self.on_part_of_cut(actor, asked, reply),
                 };
                 match next {

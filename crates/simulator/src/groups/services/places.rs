@@ -1,9 +1,12 @@
-//! Calls that depend on the member that answers: gathers, and queries that read a sibling shard.
+//! Calls that depend on the member that answers: gathers, and queries that read sibling shards. Their steps
+//! are those of `quintet::groups`.
 //!
 //! ```text
 //!   gather   mark, ordered ──► each member: its rank and the content as of the mark ──► all the same
-//!   beside   sibling at member 3 lends its state ──► query of the shard at member 3
-//!                ──► nothing acknowledged is missing in either, and no hand-off that was delivered
+//!                └─ one reply of each member of the view, or an error of one that is silent or gone
+//!   beside   siblings at member 3 lend their states ──► query of the shard at member 3
+//!                ├─ a member is silent, is gone, or has no such shard: the next one
+//!                └─► nothing acknowledged is missing in any, and no hand-off that was delivered
 //! ```
 
 use super::{
@@ -11,87 +14,131 @@ use super::{
     ledger::Content,
     shard, subgroup,
 };
-use crate::{checkers::Violation, groups::world::World};
+use crate::{checkers::Violation, groups::world::World, random::Random};
 use quintet::{
     CallError,
-    call::{Around, Call, Kind, Loan, Placed, read_answer},
+    at_members::{Answer, Ask, AtPlace, Caller, Gather, GatherStep, Inbox, Method, Target, Wanted},
+    call::{answer_of, read_answer},
+    encoding::encode,
 };
-use quintet_replica::{Bug, past::Asking};
+use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A gather in progress.
 #[derive(Debug)]
-pub(super) struct Gather {
+pub(super) struct Gathering {
     place: usize,
-    members: Vec<u16>,
-    left: VecDeque<u16>,
-    /// Some member has not answered.
-    lacks: bool,
+    /// Those of the view by which it asks, and those that are asked.
+    view: Vec<u16>,
+    asked: Vec<u16>,
+    gather: Gather,
+    inbox: Inbox,
+    left: VecDeque<(u16, Ask)>,
     /// That of the mark.
     version: u64,
-    content: Option<Content>,
 }
 
-/// A query that reads a sibling.
+/// A query that reads siblings.
 #[derive(Debug)]
 pub(super) struct Beside {
     place: usize,
-    sibling: usize,
-    at: u16,
-    members: Vec<u16>,
-    ticket: u64,
-    /// These are to be in both: payments of the caller, receipts.
+    siblings: Vec<usize>,
+    query: AtPlace,
+    /// These are to be in the shard and its first sibling: payments of the caller, receipts.
     floors: [(u64, u64); 2],
-    /// Of what the shard has handed off to the sibling.
+    /// Of what the shard has handed off to the first sibling.
     delivered: u64,
 }
 
 /// A member's part of a gather.
 type Part = (u16, Vec<u16>, Content);
 
+/// Draws of a caller.
+struct Draws<'a> {
+    random: &'a mut Random,
+    actor: usize,
+    tickets: &'a mut u64,
+}
+
+impl Caller for Draws<'_> {
+    fn number(&mut self) -> u64 {
+        *self.tickets += 1;
+        (self.actor as u64) << 32 | *self.tickets
+    }
+    fn turn(&mut self) -> usize {
+        self.random.index(8)
+    }
+    fn rests(&self, _: u16) -> bool {
+        false
+    }
+}
+
+fn target(place: usize, only: Option<usize>) -> Target {
+    let (name, number) = (shard(place), 0);
+    Target { name, number, only }
+}
+
+fn method(name: &str, arguments: &impl Serialize) -> Method {
+    Method {
+        number: number_of(name),
+        arguments: encode(arguments),
+        is_versioned: true,
+    }
+}
+
+fn no_quorum(place: usize) -> CallError {
+    let shard = shard(place);
+    CallError::NoQuorum { shard }
+}
+
 impl World {
+    /// The members as some process knows them.
     fn view_of_some(&mut self, place: usize) -> Option<Vec<u16>> {
         let members = &self.groups[place].members;
         let at = members[self.random.index(members.len())];
         self.view_at(at, place).map(|view| view.members)
     }
 
-    pub(super) fn begin_gather(&mut self, actor: usize, place: usize) -> Option<Asked> {
-        let members = self.view_of_some(place)?;
-        let this = &mut self.actors[actor];
-        this.gather = Some(Gather {
-            place,
-            left: members.iter().copied().collect(),
-            members,
-            lacks: false,
-            version: 0,
-            content: None,
-        });
-        let mark = Call::encode_with(Kind::Mark(this.seen), 0, |_| {});
-        Some(Asked::order(place, mark).of(What::Mark))
+    /// Now and then one process of the group is asked for, whether it is a member or not.
+    fn only_one(&mut self, place: usize) -> Option<usize> {
+        let members = &self.groups[place].members;
+        let chosen = members[self.random.index(members.len())];
+        self.random.chance(200).then_some(chosen)
     }
 
-    /// Asks the next member for its part.
-    fn next_part(&mut self, actor: usize) -> Option<Asked> {
-        let gather = self.actors[actor].gather.as_mut()?;
-        let Some(member) = gather.left.pop_front() else {
-            let lacks = gather.lacks;
-            self.actors[actor].gather = None;
-            self.count(match lacks {
-                true => "gather without a member",
-                false => "gather",
-            });
-            return None;
+    pub(super) fn begin_gather(&mut self, actor: usize, place: usize) -> Option<Asked> {
+        let view = self.view_of_some(place)?;
+        let only = self.only_one(place);
+        let (mut gather, _) = Gather::begin(target(place, only), method("part", &()));
+        let seen = self.actors[actor].seen;
+        let mark = match gather.on_answer(Ok(answer_of(&view)), seen) {
+            GatherStep::Ask(ask) => ask,
+            GatherStep::Fail(CallError::NotThere { .. }) => {
+                self.count("gather at no member");
+                return None;
+            }
+            other => {
+                let violation = Violation::new("gathers", format!("{view:?}, {only:?}: {other:?}"));
+                self.violate(violation);
+                return None;
+            }
         };
-        let call = Call::encode(Kind::QueryAtVersion(gather.version), number_of("part"), &());
-        let placed = Around::Placed(Placed {
-            member,
-            members: gather.members.clone(),
-            shard: 0,
-            ticket: 0,
+        let mut inbox = Inbox::with_injected(self.bug);
+        inbox.expect(gather.asked());
+        let asked = match only {
+            Some(only) => vec![only as u16],
+            None => view.clone(),
+        };
+        self.actors[actor].gather = Some(Gathering {
+            place,
+            view,
+            asked,
+            gather,
+            inbox,
+            left: VecDeque::new(),
+            version: 0,
         });
-        let asked = Asked::past(gather.place, Asking::here(), placed.put(&call));
-        Some(asked.of(What::Part(member)).at(member))
+        Some(Asked::of_ask(place, mark).of(What::Mark))
     }
 
     pub(super) fn on_mark(
@@ -99,65 +146,132 @@ impl World {
         actor: usize,
         reply: &[u8],
     ) -> Result<Option<Asked>, Violation> {
-        match read_answer::<()>(reply, "") {
-            Ok(done) => {
-                let gather = self.actors[actor].gather.as_mut();
-                let gather = gather.expect("the actor gathers");
-                gather.version = done.version.0;
-                Ok(self.next_part(actor))
+        let this = &mut self.actors[actor];
+        let gathering = this.gather.as_mut().expect("the actor gathers");
+        let mark = read_answer::<()>(reply, "");
+        match gathering.gather.on_answer(Ok(reply.to_vec()), this.seen) {
+            GatherStep::Parts(parts) => gathering.left = parts.into(),
+            GatherStep::Fail(CallError::ClockSkew { .. }) => {
+                this.gather = None;
+                return Ok(None);
             }
-            Err(CallError::ClockSkew { .. }) => Ok(None),
-            Err(error) => Err(Violation::new("gathers", error.to_string())),
+            other => return Err(Violation::new("gathers", format!("{other:?}"))),
         }
+        gathering.version = mark.map_or(0, |done| done.version.0);
+        self.next_part(actor)
     }
 
+    /// A member has replied.
     pub(super) fn on_part(
         &mut self,
         actor: usize,
         member: u16,
         reply: &[u8],
     ) -> Result<Option<Asked>, Violation> {
-        let gather = self.actors[actor].gather.as_mut();
-        let gather = gather.expect("the actor gathers");
-        let wrong = |what: String| Err(Violation::new("gathers", what));
-        match read_answer::<Part>(reply, "") {
-            Ok(done) => {
-                let (rank, members, content) = done.value;
-                if done.version.0 != gather.version
-                    || members != gather.members
-                    || members.get(usize::from(rank)) != Some(&member)
-                {
-                    return wrong(format!(
-                        "{member} is {rank} of {members:?} at {}, in {gather:?}",
-                        done.version
-                    ));
-                }
-                if let Some(other) = gather.content.replace(content.clone())
-                    && other != content
-                {
-                    return wrong(format!("{member} has {content:?}, another one {other:?}"));
-                }
-                let (place, version) = (gather.place, gather.version);
-                self.answers.content(place, version, content)?;
-            }
-            // It is no member any more, or the version is not kept.
-            Err(CallError::NotThere { .. } | CallError::Trimmed { .. }) => gather.lacks = true,
-            Err(error) => return wrong(error.to_string()),
+        let gathering = self.actors[actor].gather.as_mut();
+        let inbox = &mut gathering.expect("the actor gathers").inbox;
+        inbox.put(member, Ok(reply.to_vec()));
+        if self.random.chance(100) {
+            // It comes twice.
+            inbox.put(member, Ok(reply.to_vec()));
         }
-        Ok(self.next_part(actor))
+        self.next_part(actor)
+    }
+
+    /// Asks the next member for its part; behind the last one, all have replied or are silent.
+    pub(super) fn next_part(&mut self, actor: usize) -> Result<Option<Asked>, Violation> {
+        let Some(gathering) = &mut self.actors[actor].gather else {
+            return Ok(None);
+        };
+        if let Some((member, ask)) = gathering.left.pop_front() {
+            let asked = Asked::of_ask(gathering.place, ask);
+            return Ok(Some(asked.of(What::Part(member))));
+        }
+        let mut gathering = self.actors[actor].gather.take().expect("it gathers");
+        let mut replies = Vec::new();
+        loop {
+            match gathering.inbox.next_reply() {
+                Some(Some(reply)) => replies.push(reply),
+                Some(None) => break,
+                None => {
+                    let error = no_quorum(gathering.place);
+                    gathering.inbox.give_up(&[], &error);
+                }
+            }
+        }
+        self.check_gather(&gathering, replies)?;
+        Ok(None)
+    }
+
+    /// The replies are those of the members: one of each that was asked, as of one place of the order.
+    fn check_gather(
+        &mut self,
+        gathering: &Gathering,
+        replies: Vec<(u16, Answer)>,
+    ) -> Result<(), Violation> {
+        let wrong = |what: String| Err(Violation::new("gathers", what));
+        let mut from: Vec<u16> = replies.iter().map(|(member, _)| *member).collect();
+        from.sort_unstable();
+        if from != gathering.asked {
+            return wrong(format!("replies of {from:?} in {gathering:?}"));
+        }
+        let (mut lacks, mut content) = (false, None);
+        for (member, reply) in replies {
+            let part = reply.and_then(|bytes| read_answer::<Part>(&bytes, ""));
+            let done = match part {
+                Ok(done) => done,
+                // It is no member any more, the version is not kept, or it is silent.
+                Err(
+                    CallError::NotThere { .. }
+                    | CallError::Trimmed { .. }
+                    | CallError::NoQuorum { .. },
+                ) => {
+                    lacks = true;
+                    continue;
+                }
+                Err(error) => return wrong(format!("{member}: {error}")),
+            };
+            let (rank, members, its) = done.value;
+            if done.version.0 != gathering.version
+                || members != gathering.view
+                || members.get(usize::from(rank)) != Some(&member)
+            {
+                return wrong(format!(
+                    "{member} is {rank} of {members:?} at {}, in {gathering:?}",
+                    done.version
+                ));
+            }
+            if let Some(other) = content.replace(its.clone())
+                && other != its
+            {
+                return wrong(format!("{member} has {its:?}, another one {other:?}"));
+            }
+        }
+        if let Some(content) = content {
+            let (place, version) = (gathering.place, gathering.version);
+            self.answers.content(place, version, content)?;
+        }
+        self.count(match lacks {
+            true => "gather without a member",
+            false => "gather",
+        });
+        Ok(())
     }
 }
 
 impl World {
     pub(super) fn begin_beside(&mut self, actor: usize, place: usize) -> Option<Asked> {
-        let destinations = self.destinations_of(place);
-        let sibling = *destinations.get(self.random.index(destinations.len().max(1)))?;
-        let (members, others) = (self.view_of_some(place)?, self.view_of_some(sibling)?);
-        let both: Vec<u16> = (members.iter().copied())
-            .filter(|at| others.contains(at))
-            .collect();
-        let at = *both.get(self.random.index(both.len().max(1)))?;
+        let mut siblings = self.destinations_of(place);
+        self.random.shuffle(&mut siblings);
+        siblings.truncate(if self.random.chance(300) { 2 } else { 1 });
+        let sibling = *siblings.first()?;
+        let view = self.view_of_some(place)?;
         let delivered = self.answers.delivered.get(&(place, sibling)).copied();
+        let only = self.only_one(place);
+        let names = siblings.iter().map(|it| shard(*it)).collect();
+        let method = method("beside", &(subgroup(sibling),));
+        let begun = AtPlace::begin(target(place, only), names, (None, false), method);
+        let (query, _) = begun.expect("it asks for no version");
         let this = &mut self.actors[actor];
         let floors = [place, sibling].map(|place| {
             let known = this.known.get(&place).copied().unwrap_or_default();
@@ -165,86 +279,74 @@ impl World {
         });
         this.beside = Some(Beside {
             place,
-            sibling,
-            at,
-            members,
-            ticket: 0,
+            siblings,
+            query: query.with_injected(self.bug),
             floors,
             delivered: delivered.unwrap_or_default(),
         });
-        self.borrow_state(actor)
+        let next = self.on_place(actor, Ok(answer_of(&view)));
+        next.unwrap_or_else(|violation| {
+            self.violate(violation);
+            None
+        })
     }
 
-    /// Asks the sibling for its state.
-    fn borrow_state(&mut self, actor: usize) -> Option<Asked> {
-        let stale = self.bug.is(Bug::LendsStale);
+    /// Takes the next step of a query that reads siblings; nothing has come where that is an error.
+    pub(super) fn on_place(
+        &mut self,
+        actor: usize,
+        answer: Answer,
+    ) -> Result<Option<Asked>, Violation> {
         let this = &mut self.actors[actor];
-        this.tickets += 1;
-        let beside = this.beside.as_mut()?;
-        beside.ticket = (actor as u64) << 32 | this.tickets;
-        let subgroup = subgroup(beside.sibling);
-        let loan = Around::Lent(Loan {
-            member: beside.at,
-            ticket: beside.ticket,
-            subgroup: &subgroup,
-        });
-        let payload = loan.put(&Call::encode_with(Kind::Query, 0, |_| {}));
-        let asked = match stale {
-            true => Asked::stale(beside.sibling, payload),
-            false => Asked::query(beside.sibling, payload),
-        };
-        Some(asked.of(What::Loan).at(beside.at))
-    }
-
-    /// The state is lent; the shard is asked.
-    pub(super) fn on_loan(
-        &mut self,
-        actor: usize,
-        reply: &[u8],
-    ) -> Result<Option<Asked>, Violation> {
-        let Some(beside) = &self.actors[actor].beside else {
+        let Some(mut beside) = this.beside.take() else {
             return Ok(None);
         };
-        match read_answer::<quintet::call::Anything>(reply, "") {
-            Ok(_) => {}
-            Err(CallError::NotThere { .. }) => {
-                self.actors[actor].beside = None;
-                self.count("state lent elsewhere");
-                return Ok(None);
+        let mut draws = Draws {
+            random: &mut self.random,
+            actor,
+            tickets: &mut this.tickets,
+        };
+        let step = beside.query.on_answer(answer, &mut draws);
+        let of = |sibling: Option<usize>| sibling.map_or(beside.place, |nth| beside.siblings[nth]);
+        if let Some(ask) = step.aside {
+            self.count("state given back");
+            self.submit_aside(actor, Asked::of_ask(of(ask.sibling), ask));
+        }
+        match step.next {
+            Ok(ask) => {
+                let asked = Asked::of_ask(of(ask.sibling), ask).of(What::Place);
+                self.actors[actor].beside = Some(beside);
+                Ok(Some(asked))
             }
-            Err(error) => return Err(Violation::new("beside", error.to_string())),
+            Err(answer) => self.check_beside(actor, &beside, answer).map(|()| None),
         }
-        let placed = Around::Placed(Placed {
-            member: beside.at,
-            members: beside.members.clone(),
-            shard: 0,
-            ticket: beside.ticket,
-        });
-        let name = subgroup(beside.sibling);
-        let call = Call::encode(Kind::Query, number_of("beside"), &(name,));
-        let asked = Asked::query(beside.place, placed.put(&call));
-        Ok(Some(asked.of(What::Beside).at(beside.at)))
     }
 
-    pub(super) fn on_beside(
+    /// The query of this actor has no answer.
+    pub(super) fn on_silence(&mut self, actor: usize) -> Result<Option<Asked>, Violation> {
+        let place = self.actors[actor].beside.as_ref().map_or(0, |it| it.place);
+        self.count("member silent for a query");
+        self.on_place(actor, Err(no_quorum(place)))
+    }
+
+    fn check_beside(
         &mut self,
         actor: usize,
-        reply: &[u8],
-    ) -> Result<Option<Asked>, Violation> {
-        let answer = read_answer::<Option<(Content, Content)>>(reply, "");
-        if let Err(CallError::Busy) = answer {
-            // An earlier try has taken the state.
-            return Ok(self.borrow_state(actor));
-        }
-        let Some(beside) = self.actors[actor].beside.take() else {
-            return Ok(None);
-        };
+        beside: &Beside,
+        answer: Answer,
+    ) -> Result<(), Violation> {
         let wrong = |what: String| Err(Violation::new("beside", format!("{beside:?}: {what}")));
+        let answer = answer.and_then(|bytes| read_answer::<Option<(Content, Content)>>(&bytes, ""));
         let contents = match answer {
             Ok(done) => done.value,
-            Err(CallError::NotThere { .. }) => {
-                self.count("query answered elsewhere");
-                return Ok(None);
+            Err(
+                CallError::NotThere { .. }
+                | CallError::NoQuorum { .. }
+                | CallError::Busy
+                | CallError::Stopped,
+            ) => {
+                self.count("query answered by no member");
+                return Ok(());
             }
             Err(error) => return wrong(error.to_string()),
         };
@@ -257,14 +359,30 @@ impl World {
                 return wrong(format!("{content:?}"));
             }
         }
-        let sent = own.sent.get(&subgroup(beside.sibling)).copied();
+        let sent = own.sent.get(&subgroup(beside.siblings[0])).copied();
         let received = sibling.received.get(&shard(beside.place)).copied();
         let (sent, received) = (sent.unwrap_or_default(), received.unwrap_or_default());
         if received < beside.delivered || received > sent {
             return wrong(format!("received {received} of {sent}"));
         }
         self.count("query beside a sibling");
-        Ok(None)
+        Ok(())
+    }
+}
+
+impl Asked {
+    /// The question of a step.
+    fn of_ask(place: usize, ask: Ask) -> Self {
+        let asked = match ask.wanted {
+            Wanted::Level(quintet_replica::Level::Ordered) => Self::order(place, ask.payload),
+            Wanted::Level(level) => Self::read(place, level, ask.payload),
+            Wanted::Past(asking) => Self::past(place, asking, ask.payload),
+            Wanted::Members => unreachable!("members are known to the world"),
+        };
+        match ask.member {
+            Some(member) => asked.at(member),
+            None => asked,
+        }
     }
 }
 
