@@ -130,10 +130,13 @@ pub(super) fn scan<D: Disk>(
     bug: Injected,
 ) -> Result<Scan, JournalError<D::Error>> {
     let credulous = bug.is(Bug::JournalEndsAtDamage);
+    let looks_away = credulous || bug.is(Bug::JournalTrustsItsEnd);
     let marks = match Marks::read(disk, identity)? {
-        Marks::Newest(_) if credulous || bug.is(Bug::JournalTrustsItsEnd) => Marks::None,
+        Marks::Newest(_) if looks_away => Marks::None,
         marks => marks,
     };
+    // None was ever durable; not so where an injected bug looks away.
+    let is_unmarked = marks == Marks::None && !looks_away;
     let numbers = disk.segments().map_err(JournalError::Disk)?;
     let groups = match known {
         Known::These { groups, .. } => groups.len(),
@@ -230,6 +233,15 @@ pub(super) fn scan<D: Disk>(
                 return Err(JournalError::Gap {
                     segment: mark.first,
                     expected: first.saturating_sub(1),
+                    found: first,
+                });
+            }
+            // Nothing is trimmed before a mark is durable: without one the journal begins with its
+            // first record.
+            if is_unmarked && first > 1 {
+                return Err(JournalError::Gap {
+                    segment: 1,
+                    expected: 1,
                     found: first,
                 });
             }

@@ -618,6 +618,18 @@ fn lost_segments_are_damage_wherever_they_stood() {
     assert!(open(none).expect_err("refused").is_damage());
 }
 
+/// Nothing is trimmed before a mark is durable, so a journal without marks begins with its first
+/// record.
+#[test]
+fn first_segment_is_missed_before_any_mark() {
+    let mut disk = marked(60, 700);
+    disk.marks = Some([vec![0; MARK_SLOT], vec![0; MARK_SLOT]]);
+    assert!(open(disk.clone()).is_ok());
+    let first = *disk.segments.keys().next().expect("there");
+    disk.segments.remove(&first);
+    assert!(open(disk).is_err_and(|error| error.is_damage()));
+}
+
 #[test]
 fn mark_with_numbers_at_end_of_range_is_damaged() {
     let mut disk = marked(5, 700);
