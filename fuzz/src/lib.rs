@@ -17,9 +17,13 @@ use bytes::Bytes;
 use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Boot, ClockReading, ClusterId, CommandId, CommandTime,
     Durability, Epoch, EpochNumber, Executed, Executor, ExecutorLimits, FrontendId, GroupId,
-    GroupIndex,    Incarnation, Input, Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, RequestKind,
-    SessionId, Slot, SnapshotInfo, SnapshotProgress, Time, World, Write, checksum,
-    journal::{BLOCK, Disk, GroupEpoch, Identity, Journal, MARK_SLOT, RECORD_HEADER, inspect},
+    GroupIndex, Incarnation, Injected, Input, Level, Node, NodeSetup, Peer, RecoveredBytes,
+    ReplicaId, RequestKind, SessionId, Slot, SnapshotInfo, SnapshotProgress, Time, World, Write,
+    checksum,
+    journal::{
+        BLOCK, Beginning, Disk, GroupEpoch, Identity, Journal, MARK_SLOT, RECORD_HEADER, inspect,
+        salvage,
+    },
 };
 use quintet_runtime::server::{Gateway, GatewayConfig};
 use quintet_store::{Store, StoreOptions};
@@ -377,6 +381,9 @@ impl Disk for Memory {
         self.segments.remove(&segment);
         Ok(())
     }
+    fn discard(&mut self, segment: u64) -> Result<(), Infallible> {
+        self.remove(segment)
+    }
     fn read_promise(&mut self, slot: usize) -> Result<Bytes, Infallible> {
         Ok(self.promises[slot].clone().into())
     }
@@ -526,8 +533,24 @@ fn open_journal(mut disk: Memory) {
         let forward = open(journal.into_disk()).expect("opens again");
         assert_eq!(forward.groups[1].records, again.groups[1].records);
     }
-    let again = Journal::begin_again(disk, IDENTITY, &GROUPS, SEGMENT as u64, &[false, true]);
-    if let Ok(opened) = again {
+    let begin_again = |disk, beginnings| {
+        Journal::begin_again(disk, IDENTITY, &GROUPS, SEGMENT as u64, beginnings)
+    };
+    // The groups that lack nothing keep what they have.
+    if let Ok(salvaged) = salvage(&mut disk, &IDENTITY, &GROUPS, Injected::default()) {
+        let beginnings = salvaged.groups.into_iter().map(|found| {
+            let complete = false;
+            found.map_or(Beginning::Empty { complete }, Beginning::Kept)
+        });
+        if let Ok(begun) = begin_again(disk.clone(), beginnings.collect()) {
+            let opened = open(begun.journal.into_disk()).expect("opens");
+            for (opened, begun) in opened.groups.iter().zip(&begun.groups) {
+                assert_eq!(opened.records, begun.records);
+            }
+        }
+    }
+    let empty = [false, true].map(|complete| Beginning::Empty { complete });
+    if let Ok(opened) = begin_again(disk, empty.into()) {
         assert!(opened.groups.iter().all(|found| found.records.is_empty()));
     }
 }
