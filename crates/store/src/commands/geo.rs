@@ -8,7 +8,7 @@
 
 use super::arguments::is;
 use super::sorted_set_ranges::store;
-use super::sorted_sets::zadd;
+use super::sorted_sets::{each_score, zadd};
 use crate::command::Op;
 use crate::commands::unsupported;
 use crate::context::{ReadContext, WriteContext};
@@ -27,30 +27,14 @@ const NO_MEMBER: CommandError = CommandError::Text("ERR could not decode request
 pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     match op {
         Op::Geodist => geodist(context, args),
-        Op::Geohash => {
-            let set = context.read::<SortedSet>(args[0])?;
-            let reply = &mut context.reply;
-            reply.array(args.len() - 1);
-            for member in &args[1..] {
-                match set.and_then(|set| set.score(member)) {
-                    Some(score) => reply.bulk(&text_of(score)),
-                    None => reply.null(),
-                }
-            }
-            Ok(())
-        }
-        Op::Geopos => {
-            let set = context.read::<SortedSet>(args[0])?;
-            let reply = &mut context.reply;
-            reply.array(args.len() - 1);
-            for member in &args[1..] {
-                match set.and_then(|set| set.score(member)) {
-                    Some(score) => reply_point(reply, point_of(score)),
-                    None => reply.null_array(),
-                }
-            }
-            Ok(())
-        }
+        Op::Geohash => each_score(context, args, |reply, score| match score {
+            Some(score) => reply.bulk(&text_of(score)),
+            None => reply.null(),
+        }),
+        Op::Geopos => each_score(context, args, |reply, score| match score {
+            Some(score) => reply_point(reply, point_of(score)),
+            None => reply.null_array(),
+        }),
         Op::GeoradiusRo | Op::GeoradiusbymemberRo | Op::Geosearch => {
             let set = context.read::<SortedSet>(args[0])?;
             let search = Search::parse(op, args, set)?;

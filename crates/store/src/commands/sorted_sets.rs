@@ -32,7 +32,7 @@ use smallvec::SmallVec;
 pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     match op {
         Op::Zcard => zcard(context, args),
-        Op::Zmscore => zmscore(context, args),
+        Op::Zmscore => each_score(context, args, score_or_null),
         Op::Zrandmember => zrandmember(context, args),
         Op::Zrank => zrank(context, args, false),
         Op::Zrevrank => zrank(context, args, true),
@@ -221,12 +221,16 @@ fn zscore(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `ZMSCORE key member …`
-fn zmscore(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
+/// Answers what `emit` makes of the score of each member: `ZMSCORE key member …` and others.
+pub(super) fn each_score(
+    context: &mut ReadContext<'_>,
+    args: Args<'_>,
+    emit: impl Fn(&mut Reply<'_>, Option<f64>),
+) -> CommandResult {
     let set = context.read::<SortedSet>(args[0])?;
     context.reply.array(args.len() - 1);
     for member in &args[1..] {
-        score_or_null(&mut context.reply, set.and_then(|set| set.score(member)));
+        emit(&mut context.reply, set.and_then(|set| set.score(member)));
     }
     Ok(())
 }
