@@ -136,10 +136,9 @@ impl Derecho {
     /// Whether another replica seems to hold a shard.
     fn is_held_elsewhere(&self, shard: usize) -> bool {
         let (view, live) = (self.membership.view(), self.membership.live_peers());
-        let held = self.sst.layout.held(self.shards[shard].block.unwrap_or(0));
         if view.is_active(shard) {
             let members = both(view.shards[shard].members, live);
-            return members.iter().any(|id| self.sst.read(id, held) > 0);
+            return members.iter().any(|id| self.shows_log(id, shard));
         }
         let told = |id| self.told(id, shard);
         let content = |told: Holding| told.complete && !told.begun_again;
@@ -165,8 +164,7 @@ impl Derecho {
         let view = self.membership.view();
         let holds = |shard: usize| {
             if view.is_active(shard) {
-                let held = self.sst.layout.held(self.shards[shard].block.unwrap_or(0));
-                return view.shards[shard].members.contains(id) && self.sst.read(id, held) > 0;
+                return view.shards[shard].members.contains(id) && self.shows_log(id, shard);
             }
             self.told(id, shard).is_some_and(|told| told.complete)
         };

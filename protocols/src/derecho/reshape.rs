@@ -127,10 +127,9 @@ impl Derecho {
         let (view, stream) = (self.membership.view(), &self.shards[shard]);
         let live = both(there, self.membership.live());
         if view.is_active(shard) {
-            let block = stream.block.unwrap_or(0);
-            let (held, end) = (self.sst.layout.held(block), self.sst.layout.end(block));
+            let end = self.sst.layout.end(stream.block.unwrap_or(0));
             let members = both(live, view.shards[shard].members);
-            let holds = members.iter().filter(|id| self.sst.read(*id, held) > 0);
+            let holds = members.iter().filter(|id| self.shows_log(*id, shard));
             return holds.map(|id| (id, Slot(self.sst.read(id, end)))).collect();
         }
         let begins = self.begins_again(shard, there);

@@ -599,6 +599,12 @@ impl Derecho {
         }
     }
 
+    /// Whether a member of an active shard shows in its row that it holds the log.
+    pub(super) fn shows_log(&self, id: ReplicaId, shard: usize) -> bool {
+        let block = self.shards[shard].block.unwrap_or(0);
+        self.sst.read(id, self.sst.layout.held(block)) > 0
+    }
+
     /// Whether a replica is on its way to hold the log of a shard.
     pub(super) fn shard_has_joiners(&self, shard: usize) -> bool {
         let (view, live) = (self.membership.view(), self.membership.live());
@@ -606,8 +612,7 @@ impl Derecho {
         if !view.is_active(shard) {
             return !both(of.targets, live).is_empty();
         }
-        let held = self.sst.layout.held(self.shards[shard].block.unwrap_or(0));
-        let lacks = |id: ReplicaId| !of.members.contains(id) || self.sst.read(id, held) == 0;
+        let lacks = |id: ReplicaId| !of.members.contains(id) || !self.shows_log(id, shard);
         let all = ReplicaSet(of.targets.0 | of.members.0);
         both(all, live).iter().any(lacks)
     }

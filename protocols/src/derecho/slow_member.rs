@@ -68,9 +68,8 @@ impl Derecho {
     fn does_without(&self, at: At, these: ReplicaSet) -> bool {
         let rest = less(self.membership.live(), these);
         let enough = at.is_none_or(|shard| {
-            let held = self.sst.layout.held(self.of(at).block.unwrap_or(0));
             let members = both(rest, self.of(at).set()).iter();
-            let holders = members.filter(|id| self.sst.read(*id, held) > 0);
+            let holders = members.filter(|id| self.shows_log(*id, shard));
             holders.count() >= self.config.layout.subgroup(shard).min
         });
         enough && self.membership.view().has_quorum(rest)
@@ -157,8 +156,7 @@ impl Derecho {
             if !self.membership.is_active() || self.membership.wedging() {
                 return;
             }
-            let held = self.sst.layout.held(self.of(at).block.unwrap_or(0));
-            let lacks = |id: &ReplicaId| self.sst.read(*id, held) == 0;
+            let lacks = |id: &ReplicaId| !self.shows_log(*id, shard);
             let lacking: ReplicaSet = self.live_in(at).iter().filter(lacks).collect();
             let waited_for = match lacking.is_empty() {
                 true => self.waited_for(at),

@@ -228,7 +228,9 @@ impl Racs {
         if id.view < self.view.number() {
             return self.send_exit(from, id.view, ctx);
         }
-        self.join_asynchronous(id.view, ctx);
+        // N-f have timed out in it: nothing more is decided in its synchronous mode, and this
+        // replica may be one of the n-f that are left.
+        self.time_out_in(id.view, ctx);
         let Some(complete) = self.complete(&block, &quotes) else {
             return self.peers.keep_quoting(from, block, quotes);
         };
@@ -275,17 +277,8 @@ impl Racs {
         if block.view < self.view.number() {
             return self.send_exit(from, block.view, ctx);
         }
-        self.join_asynchronous(block.view, ctx);
+        self.time_out_in(block.view, ctx);
         self.peers.on_complete(from, block);
-    }
-
-    /// Another is in the asynchronous mode of this view, so n-f have timed out in it: nothing more
-    /// is decided in its synchronous mode, and this replica may be one of the n-f that are left.
-    fn join_asynchronous(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
-        self.follow(view, ctx);
-        if view == self.view.number() {
-            self.time_out(ctx);
-        }
     }
 
     /// A quorum of completions of this view ends it.

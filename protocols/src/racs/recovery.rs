@@ -299,13 +299,10 @@ impl Racs {
             return ctx.mark("ignored: question of an earlier incarnation");
         }
         if let Some(above) = above {
-            self.follow(above, ctx);
             if above < self.view.number() {
-                self.send_exit(from, above, ctx);
-            } else if above == self.view.number() {
-                self.time_out(ctx);
+                return self.send_exit(from, above, ctx);
             }
-            return;
+            return self.time_out_in(above, ctx);
         }
         let fall = match &self.mode {
             Mode::Asynchronous(fallback) => fallback.fall().values().copied().collect(),

@@ -312,6 +312,14 @@ impl Racs {
         }
     }
 
+    /// Another needs this replica to time out in this view, which is not an earlier one.
+    pub(super) fn time_out_in(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
+        self.follow(view, ctx);
+        if view == self.view.number() {
+            self.time_out(ctx);
+        }
+    }
+
     /// The first view that a decided block allows: one that the coin elected ended its view.
     pub(super) const fn view_of(decided: BlockId) -> u64 {
         decided.view + (decided.level > 0) as u64
