@@ -125,6 +125,14 @@ impl Contents {
         Some((segment.bytes.get_mut(at..at + BLOCK)?, before))
     }
 
+    /// Lets an operation through that cannot be torn, or refuses it.
+    fn burn(&mut self) -> Result<(), DiskError> {
+        if let Some(fuse) = &mut self.fuse {
+            fuse.left = fuse.left.checked_sub(1).ok_or(fuse.error)?;
+        }
+        Ok(())
+    }
+
     /// Lets an operation on `target` through, tears it, or refuses it.
     fn write(
         &mut self,
@@ -295,12 +303,7 @@ impl JournalDisk for Files {
         if contents.full {
             return Err(DiskError::Full);
         }
-        if let Some(fuse) = &mut contents.fuse {
-            if fuse.left == 0 {
-                return Err(fuse.error);
-            }
-            fuse.left -= 1;
-        }
+        contents.burn()?;
         let spare = contents
             .spares
             .iter()
@@ -341,12 +344,7 @@ impl JournalDisk for Files {
 
     fn remove(&mut self, segment: u64) -> Result<(), DiskError> {
         let mut contents = self.contents();
-        if let Some(fuse) = &mut contents.fuse {
-            if fuse.left == 0 {
-                return Err(fuse.error);
-            }
-            fuse.left -= 1;
-        }
+        contents.burn()?;
         if let Some(removed) = contents.segments.remove(&segment)
             && contents.spares.len() < SPARES_MAX
         {
@@ -357,12 +355,7 @@ impl JournalDisk for Files {
 
     fn discard(&mut self, segment: u64) -> Result<(), DiskError> {
         let mut contents = self.contents();
-        if let Some(fuse) = &mut contents.fuse {
-            if fuse.left == 0 {
-                return Err(fuse.error);
-            }
-            fuse.left -= 1;
-        }
+        contents.burn()?;
         contents.segments.remove(&segment);
         Ok(())
     }

@@ -515,6 +515,12 @@ fn promise_makes_everything_before_it_durable() {
     assert!(format!("{}", JournalError::<&str>::PromisesLost).contains("add a new member"));
 }
 
+/// Begun again without a record; `complete`: from nothing.
+fn begun_again(disk: Memory, complete: bool) -> Opened<Memory> {
+    let beginnings = vec![Beginning::Empty { complete }];
+    Journal::begin_again(disk, identity(), &ALONE, SEGMENT, beginnings).expect("begins")
+}
+
 /// One record per commit, on a disk that keeps marks.
 fn marked(records: u64, length: usize) -> Memory {
     let disk = Memory {
@@ -646,14 +652,7 @@ fn mark_with_numbers_at_end_of_range_is_damaged() {
     let opened = open(disk.clone()).expect("a whole journal opens without marks");
     assert_eq!(slots(&opened), [1, 2, 3, 4, 5]);
     assert!(!opened.groups[0].complete);
-    Journal::begin_again(
-        disk,
-        identity(),
-        &ALONE,
-        SEGMENT,
-        vec![Beginning::Empty { complete: false }],
-    )
-    .expect("begins");
+    begun_again(disk, false);
 }
 
 #[test]
@@ -729,14 +728,7 @@ fn damaged_journal_begins_again_with_its_promises_only() {
     let first = *disk.segments.keys().next().expect("there");
     disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
     assert!(open(disk.clone()).expect_err("refused").is_damage());
-    let opened = Journal::begin_again(
-        disk,
-        identity(),
-        &ALONE,
-        SEGMENT,
-        vec![Beginning::Empty { complete: false }],
-    )
-    .expect("begins");
+    let opened = begun_again(disk, false);
     assert_eq!(opened.groups[0].promise.as_deref(), Some(&b"kept"[..]));
     assert!(opened.groups[0].records.is_empty());
     // Dying at once leaves a journal that opens.
@@ -756,14 +748,7 @@ fn restart_before_first_write_survives_loss_of_marks() {
     let mut disk = marked(10, 700);
     let first = *disk.segments.keys().next().expect("there");
     disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
-    let begun = Journal::begin_again(
-        disk,
-        identity(),
-        &ALONE,
-        SEGMENT,
-        vec![Beginning::Empty { complete: true }],
-    )
-    .expect("begins");
+    let begun = begun_again(disk, true);
     let mut journal = open(begun.journal.into_disk()).expect("opens").journal;
     let before = journal.disk().marks.clone();
     for slot in 1..=60 {
